@@ -1,0 +1,43 @@
+#include "kernels/table.h"
+
+namespace edge_infer {
+namespace {
+
+KernelTable build(Isa isa) {
+  KernelTable t{};
+  fill_linear_scalar(t);
+  fill_attention_scalar(t);
+  fill_elementwise_scalar(t);
+#if defined(__x86_64__)
+  if (isa >= Isa::kAvx2) {
+    fill_linear_avx2(t);
+    fill_attention_avx2(t);
+    fill_elementwise_avx2(t);
+  }
+  if (isa >= Isa::kAvx512Vnni) {
+    fill_linear_avx512vnni(t);
+    fill_attention_avx512vnni(t);
+    fill_elementwise_avx512vnni(t);
+  }
+  if (isa >= Isa::kAmx) fill_linear_amx(t);
+#endif
+  t.isa = isa;
+  return t;
+}
+
+}  // namespace
+
+const KernelTable& kernel_table(Isa isa) {
+  // Built on first use and only for ISAs this machine has: a filler is compiled
+  // with its own ISA flags, so calling it elsewhere could already be illegal.
+  static const KernelTable scalar = build(Isa::kScalar);
+  if (isa == Isa::kScalar) return scalar;
+  static const KernelTable avx2 = build(Isa::kAvx2);
+  if (isa == Isa::kAvx2) return avx2;
+  static const KernelTable avx512vnni = build(Isa::kAvx512Vnni);
+  if (isa == Isa::kAvx512Vnni) return avx512vnni;
+  static const KernelTable amx = build(Isa::kAmx);
+  return amx;
+}
+
+}  // namespace edge_infer

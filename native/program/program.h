@@ -1,0 +1,97 @@
+// A model as a flat list of ops over an arena planned when it is built. A step is one
+// call: every thread walks the list, with a barrier where an op needs the results of
+// others. Nothing is allocated inside a step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/table.h"
+#include "program/attention_plan.h"
+#include "program/kv_cache.h"
+#include "program/ops.h"
+#include "threads/pool.h"
+
+namespace edge_infer {
+
+struct ProgramLimits {
+  int64_t max_tokens;     // of one step
+  int64_t max_sequences;  // of one step
+  int64_t max_logits;     // rows of logits of one step
+  int64_t max_positions;  // length of a sequence
+  int64_t vocab_size;
+};
+
+// The sequences of one step. Sequence s owns tokens [query_start[s], query_start[s + 1]),
+// at consecutive positions; its cache blocks are row s of block_tables.
+struct StepInput {
+  const int32_t* tokens;
+  const int32_t* positions;
+  int64_t num_tokens;
+  const int32_t* query_start;  // [num_sequences + 1]
+  int64_t num_sequences;
+  const int32_t* block_tables;  // [num_sequences, block_table_width]
+  int64_t block_table_width;
+  const int32_t* logits_rows;  // token indices
+  int64_t num_logits;
+};
+
+class Program {
+ public:
+  Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, Isa isa,
+          ProgramLimits limits);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Building. Each throws std::invalid_argument that names what is wrong.
+  int64_t add_weight(const LinearWeight& w);
+  int64_t add_vector(std::vector<float> values);
+  int64_t add_rope(const RopeTable& table);
+  int64_t add_op(Op op);  // the op's index
+  // Allocates the arena and each thread's private area; no op can be added afterwards.
+  void finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits);
+
+  // Bytes that a prepared form needs for `tokens` rows of k values.
+  static int64_t prepared_bytes(ActivationType type, int64_t k, int64_t group, int64_t tokens);
+
+  // Runs a step; returns the logits, [num_logits, logits_width()] floats that stay valid
+  // until the next step. Throws std::invalid_argument when the input breaks a limit.
+  const float* step(const StepInput& in);
+  int64_t logits_width() const { return logits_.width; }
+
+  const ProgramLimits& limits() const { return limits_; }
+  const KernelTable& table() const { return table_; }
+  int64_t memory_bytes() const;  // arena, private areas and vectors: all that is anonymous
+  // How many ops each kernel has run, by kernel name: which path really ran.
+  std::vector<std::pair<std::string, int64_t>> kernel_calls() const;
+
+ private:
+  struct State;
+  friend struct Executor;
+
+  void check_input(const StepInput& in) const;
+
+  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<KvCache> kv_;
+  const KernelTable& table_;
+  ProgramLimits limits_;
+  Buffer logits_{0, 0};
+  std::vector<LinearWeight> weights_;
+  std::vector<std::vector<float>> vectors_;
+  std::vector<RopeTable> ropes_;
+  std::vector<Op> ops_;
+  std::vector<AttentionPlan> plans_;       // one per distinct window and group shape
+  std::vector<int64_t> op_plan_;           // op index -> plan, -1
+  std::unique_ptr<State> state_;
+};
+
+// The kernel that a weight of this format runs with on these activations.
+const LinearKernel& select_linear(const KernelTable& t, WeightFormat format,
+                                  const Activations& x);
+
+}  // namespace edge_infer
