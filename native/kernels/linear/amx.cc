@@ -11,9 +11,11 @@
 namespace edge_infer {
 namespace {
 
-#include "kernels/linear/amx_tiles.inc"
-#include "kernels/linear/avx512_load.inc"
+// clang-format off: each needs those before it.
 #include "kernels/linear/geometry.inc"
+#include "kernels/linear/avx512_load.inc"
+#include "kernels/linear/amx_tiles.inc"
+// clang-format on
 
 // The kernels for activations in rows. Set once, by the filler.
 LinearFn g_int4_rows = nullptr;

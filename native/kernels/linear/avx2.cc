@@ -11,11 +11,13 @@
 namespace edge_infer {
 namespace {
 
-#include "kernels/linear/avx2_dense.inc"
-#include "kernels/linear/avx2_load.inc"
-#include "kernels/linear/avx2_prepare.inc"
-#include "kernels/linear/avx2_quantized.inc"
+// clang-format off: each needs those before it.
 #include "kernels/linear/geometry.inc"
+#include "kernels/linear/avx2_load.inc"
+#include "kernels/linear/avx2_quantized.inc"
+#include "kernels/linear/avx2_dense.inc"
+#include "kernels/linear/avx2_prepare.inc"
+// clang-format on
 
 }  // namespace
 

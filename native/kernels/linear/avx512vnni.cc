@@ -12,11 +12,13 @@
 namespace edge_infer {
 namespace {
 
-#include "kernels/linear/avx512_float.inc"
-#include "kernels/linear/avx512_int8.inc"
-#include "kernels/linear/avx512_load.inc"
-#include "kernels/linear/avx512_prepare.inc"
+// clang-format off: each needs those before it.
 #include "kernels/linear/geometry.inc"
+#include "kernels/linear/avx512_load.inc"
+#include "kernels/linear/avx512_int8.inc"
+#include "kernels/linear/avx512_float.inc"
+#include "kernels/linear/avx512_prepare.inc"
+// clang-format on
 
 }  // namespace
 
