@@ -1,0 +1,1 @@
+"""Readers of foreign checkpoints, each giving an ImportedModel."""

@@ -1,0 +1,143 @@
+"""Converting one tensor in pieces of at most 2**19 weights.
+
+The extra memory so does not depend on the size of a tensor or of the model: it stays below 64 MiB,
+which a test asserts.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from edge_infer.checkpoint.errors import fail
+from edge_infer.checkpoint.format import ModuleFormat
+from edge_infer.checkpoint.packing import ROW_BLOCK, pack_groups, pack_int4, pack_int8
+from edge_infer.checkpoint.plan import TensorPlan
+from edge_infer.checkpoint.quantizers.rtn import (
+    Quantized,
+    ScaleRangeError,
+    quantize_rows,
+    restore_rows,
+)
+from edge_infer.checkpoint.sources import BlockSource, DenseSource
+from edge_infer.checkpoint.writer import SafetensorsWriter
+
+PIECE_WEIGHTS = 1 << 19
+# Columns are cut at multiples of every group and ggml block size.
+_COLUMN_STEP = 256
+
+#: Called with the number of source bytes done since the last call; negative when a tensor restarts.
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """What became of one tensor. `error` is |w - w'| / |w| in the 2-norm, 0 when exact."""
+
+    name: str
+    source: str
+    module: ModuleFormat | None
+    error: float
+    note: str
+
+
+def pieces(n: int, k: int, limit: int = PIECE_WEIGHTS) -> Iterator[tuple[int, int, int, int]]:
+    """Cut [n, k] into (r0, r1, c0, c1): whole row blocks, and parts of rows only when one block
+    of 16 full rows is too large."""
+    rows = max(ROW_BLOCK, limit // max(1, k) // ROW_BLOCK * ROW_BLOCK)
+    columns = k
+    if rows * k > limit:
+        columns = max(_COLUMN_STEP, limit // ROW_BLOCK // _COLUMN_STEP * _COLUMN_STEP)
+    for r0 in range(0, n, rows):
+        for c0 in range(0, k, max(1, columns)):
+            yield r0, min(n, r0 + rows), c0, min(k, c0 + columns)
+
+
+def convert_tensor(
+    writer: SafetensorsWriter, plan: TensorPlan, origin: Path, advance: Advance
+) -> TensorResult:
+    """Write one planned tensor; `origin` is named in errors."""
+    module, note = plan.module, plan.note
+    if module is None:
+        _copy(writer, plan, advance)
+        return TensorResult(plan.name, plan.source.kind, None, 0.0, note)
+    try:
+        error = _quantize(writer, plan, module, origin, advance)
+    except ScaleRangeError as reason:
+        note = f"bf16 scales, as {reason}" + (f"; {note}" if note else "")
+        module = replace(module, scale_type="bf16")
+        for name, (dtype, _) in module.tensors(plan.name).items():
+            writer.restart(name, dtype)
+        error = _quantize(writer, plan, module, origin, advance)
+    return TensorResult(plan.name, plan.source.kind, module, error, note)
+
+
+def _copy(writer: SafetensorsWriter, plan: TensorPlan, advance: Advance) -> None:
+    source = plan.source
+    if not isinstance(source, DenseSource):
+        raise TypeError(f"{plan.name}: only stored floats can be kept, not {source.kind}")
+    n, k = source.view.shape
+    for r0, r1, c0, c1 in pieces(n, k):
+        part = source.raw(r0, r1, c0, c1)
+        size = part.dtype.itemsize
+        # Rows of a column slice are not adjacent in the file.
+        rows = [(r0, part)] if c1 - c0 == k else [(r0 + i, row) for i, row in enumerate(part)]
+        for row, values in rows:
+            writer.write(plan.name, (row * k + c0) * size, values)
+        advance(part.nbytes)
+
+
+def _quantize(
+    writer: SafetensorsWriter,
+    plan: TensorPlan,
+    module: ModuleFormat,
+    origin: Path,
+    advance: Advance,
+) -> float:
+    lost, total, done = 0.0, 0.0, 0
+    for r0, r1, c0, c1 in pieces(module.n, module.k):
+        if plan.exact and isinstance(plan.source, BlockSource):
+            rows = plan.source.read_exact(r0, r1, c0, c1)
+        else:
+            weights = plan.source.read(r0, r1, c0, c1)
+            try:
+                rows = quantize_rows(
+                    weights, module.format, module.form, module.group_size, module.scale_type
+                )
+            except ScaleRangeError:
+                advance(-done)
+                raise
+            except ValueError as error:
+                raise fail(origin, str(error), tensor=plan.source.name) from error
+            total += _square_sum(weights)
+            weights -= restore_rows(rows, module.format, module.scale_type)
+            lost += _square_sum(weights)
+        _write_packed(writer, plan.name, module, rows, r0, c0)
+        part = plan.source.nbytes * (r1 - r0) * (c1 - c0) // (module.n * module.k)
+        advance(part)
+        done += part
+    advance(plan.source.nbytes - done)  # what integer division left over
+    return math.sqrt(lost / total) if total else 0.0
+
+
+def _write_packed(
+    writer: SafetensorsWriter, name: str, module: ModuleFormat, rows: Quantized, r0: int, c0: int
+) -> None:
+    pack, step = (pack_int4, 8) if module.format == "int4" else (pack_int8, 4)
+    block = r0 // ROW_BLOCK
+    line = block * (module.k // step) + c0 // step
+    writer.write(f"{name}.qweight", line * 64, pack(rows.q))
+    group = (block * (module.k // module.group_size) + c0 // module.group_size) * ROW_BLOCK
+    scales = pack_groups(rows.scales)
+    writer.write(f"{name}.scales", group * scales.itemsize, scales)
+    if rows.offsets is not None:
+        offsets = pack_groups(rows.offsets)
+        suffix = "mins" if module.form == "min" else "zeros"
+        writer.write(f"{name}.{suffix}", group * offsets.itemsize, offsets)
+
+
+def _square_sum(x: np.ndarray) -> float:
+    flat = x.reshape(-1)
+    return float(np.dot(flat, flat))

@@ -1,0 +1,1 @@
+"""Ways to turn float weights into integers and scales."""
