@@ -1,6 +1,6 @@
 """ggml tensor types by their number in a GGUF file, and dequantization of their blocks.
 
-Layouts: https://github.com/ggml-org/ggml (``ggml-common.h``). Blocks are uint8 [count, block_bytes],
+Layouts: https://github.com/ggml-org/ggml (``ggml-common.h``). Blocks are uint8 [count, bytes],
 values float32 [count, block_size]; every multiplication and addition is rounded once, in the order
 that makes the values equal to the reference bit for bit.
 """
@@ -148,9 +148,10 @@ def _q3_k(blocks: U8) -> F32:
     scales = (low | (high << np.uint8(4))).astype(np.float32) - np.float32(32)
     third = _shifted(blocks[:, :32], 32, (0, 1, 2, 3, 4, 5, 6, 7), 1)
     q = _shifted(blocks[:, 32:96], 32, (0, 2, 4, 6), 3).astype(np.float32)
-    q = q - np.float32(4) * (third == 0).astype(np.float32)
+    q -= np.float32(4) * (third == 0).astype(np.float32)
     step = half_at(blocks, 108) * scales
-    return (step[..., None] * q.reshape(count, 16, 16)).reshape(count, 256)
+    values: F32 = step[..., None] * q.reshape(count, 16, 16)
+    return values.reshape(count, 256)
 
 
 def _six_bit_pairs(packed: U8) -> tuple[U8, U8]:

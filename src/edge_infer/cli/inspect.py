@@ -1,0 +1,84 @@
+"""`edge-infer inspect`: the real format and size of every tensor of a model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_infer.checkpoint.errors import CheckpointError
+from edge_infer.checkpoint.reader import TensorReport
+from edge_infer.checkpoint.report import GroupReport, ModelReport, group_layers, inspect_model
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A checkpoint folder or a GGUF file.")],
+    all_tensors: Annotated[
+        bool, typer.Option("--all", help="A row for every tensor, not one for all layers.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a row per tensor.")] = False,
+) -> None:
+    """Show what MODEL stores: format, group size, shape, size and bits per weight (bpw)."""
+    try:
+        report = inspect_model(model)
+    except CheckpointError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+        return
+    console = Console()
+    console.print(tensor_table(report, all_tensors))
+    console.print(totals(report), highlight=False)
+
+
+def tensor_table(report: ModelReport, all_tensors: bool) -> Table:
+    """A rich table of the report's tensors, joined over layers unless `all_tensors`."""
+    table = Table(box=None, pad_edge=False, title=f"{report.path} ({report.kind})")
+    table.title_justify = "left"
+    table.add_column("tensor", overflow="fold")
+    table.add_column("format", no_wrap=True)
+    for name in ("shape", "MB", "bpw", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if all_tensors:
+        groups = [GroupReport(row.name, row, 1, row.nbytes) for row in report.rows]
+    else:
+        groups = group_layers(report.rows)
+    section = ""
+    for group in groups:
+        # Names of repeated layers are shown once, as the heading of their tensors.
+        stem, star, rest = group.name.partition(".*.")
+        heading = f"{stem}.* ({group.count} layers)" if star else ""
+        if heading and heading != section:
+            table.add_row(heading)
+        section = heading
+        table.add_row(
+            f"  {rest}" if star else group.name,
+            _format(group.first),
+            "x".join(map(str, group.first.shape)),
+            f"{group.nbytes / 1e6:.2f}",
+            f"{group.bits_per_weight:.2f}",
+            f"{100 * group.nbytes / max(1, report.nbytes):.1f}%",
+        )
+    return table
+
+
+def totals(report: ModelReport) -> str:
+    """One line for the whole and one for each format."""
+    lines = [
+        f"{len(report.rows)} tensors, {report.weights:,} weights, {report.nbytes:,} bytes, "
+        f"{report.bits_per_weight:.3f} bits per weight"
+    ]
+    for name, (weights, nbytes) in report.by_format().items():
+        share = 100 * nbytes / max(1, report.nbytes)
+        lines.append(f"  {name}: {weights:,} weights, {nbytes:,} bytes, {share:.1f}%")
+    return "\n".join(lines)
+
+
+def _format(row: TensorReport) -> str:
+    if not row.form:
+        return row.format
+    scales = "" if row.scale_type == "f16" else f" {row.scale_type}"
+    return f"{row.format} {row.form} g{row.group_size}{scales}"
