@@ -44,7 +44,7 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{path}: no such file; a folder needs a tokenizer.json")
     try:
         backend = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing narrower)
+    except Exception as error:  # tokenizers raises nothing narrower
         raise TokenizerError(f"{path}: not a tokenizer: {error}") from error
     # some files carry the settings of a training run; a prompt must never be cut or padded
     backend.no_truncation()
