@@ -1,0 +1,1 @@
+"""The referee: measures engines from outside, ours like everyone else's."""
