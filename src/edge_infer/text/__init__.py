@@ -5,12 +5,14 @@ from edge_infer.text.detokenizer import StreamDetokenizer
 from edge_infer.text.gguf_tokenizer import tokenizer_from_gguf
 from edge_infer.text.gguf_vocabulary import SpecialTokenIds
 from edge_infer.text.load import load_tokenizer
+from edge_infer.text.stops import StopChecker
 from edge_infer.text.tokenizer import Tokenizer, TokenizerError
 
 __all__ = [
     "ChatTemplate",
     "ChatTemplateError",
     "SpecialTokenIds",
+    "StopChecker",
     "StreamDetokenizer",
     "Tokenizer",
     "TokenizerError",

@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_OUTPUT_CHARS = 16 * 1024 * 1024
-MAX_STEPS = 1_000_000  # loop iterations and macro calls in one rendering
+MAX_STEPS = 200_000  # loop iterations and macro calls in one rendering
 _MAX_REPEAT = 1_000_000  # items or characters made by one `*`
 _MAX_EXPONENT = 64
 
