@@ -1,0 +1,279 @@
+// Speed of the linear kernels on this machine, beside the read bandwidth it has.
+//
+//   bench_linear [--isa NAME] [--format int4|int8] [--form symmetric|zero|min] [--group G]
+//                [--n N] [--k K] [--tokens M] [--threads T] [--blocks B] [--chunk C]
+//
+// Without options: the table of M = 1 and M = 512 on 1 and 2 threads. Weights are random and
+// many copies are used in turn, so that every pass reads them from memory. Chunks of
+// `--blocks` row blocks and `--chunk` tokens are handed out as the executor does.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/table.h"
+#include "tests/check.h"
+
+namespace edge_infer::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kPoolBytes = int64_t{768} << 20;  // beyond any last-level cache here
+constexpr double kSeconds = 0.25;
+constexpr int kRepetitions = 5;
+
+struct Options {
+  Isa isa = selected_isa();
+  WeightFormat format = WeightFormat::kInt4;
+  GroupForm form = GroupForm::kSymmetric;
+  ActivationType activations = ActivationType::kInt8;
+  int64_t group = 128, n = 12288, k = 2048, tokens = 0, threads = 0, blocks = 0, chunk = 256;
+};
+
+// The memory that weights are read from: bytes are any value, so are packed weights.
+uint8_t* weight_pool() {
+  static Aligned<uint8_t>* pool = [] {
+    auto* p = new Aligned<uint8_t>(kPoolBytes);
+    Random random(1);
+    for (int64_t i = 0; i + 8 <= kPoolBytes; i += 8) {
+      const uint64_t bits = random.bits();
+      std::memcpy(p->data() + i, &bits, 8);
+    }
+    return p;
+  }();
+  return pool->data();
+}
+
+KernelTable linear_table(Isa isa) {
+  KernelTable t{};
+  fill_linear_scalar(t);
+#if defined(__x86_64__)
+  if (isa >= Isa::kAvx2) fill_linear_avx2(t);
+  if (isa >= Isa::kAvx512Vnni) fill_linear_avx512vnni(t);
+  if (isa >= Isa::kAmx) fill_linear_amx(t);
+#endif
+  return t;
+}
+
+// Runs `work(thread, pass)` on all threads until the time is up; seconds per pass.
+// Passes start together, as the steps of the engine do.
+template <class Work>
+double seconds_per_pass(int64_t threads, const Work& work) {
+  std::atomic<int64_t> arrived{0};
+  std::atomic<bool> stop{false};
+  int64_t passes = 0;
+  Clock::time_point begin;
+  double seconds = 0;
+  auto body = [&](int64_t thread) {
+    for (int64_t pass = 0;; ++pass) {
+      arrived.fetch_add(1);
+      while (arrived.load() < threads * (2 * pass + 1)) {
+      }
+      if (stop.load()) return;
+      work(thread, pass);
+      if (thread == 0) {
+        if (pass == 0) begin = Clock::now();  // the first pass warms up
+        seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        passes = pass;
+        if (pass > 0 && seconds > kSeconds) stop.store(true);
+      }
+      arrived.fetch_add(1);
+      while (arrived.load() < threads * (2 * pass + 2)) {
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (int64_t t = 1; t < threads; ++t) others.emplace_back(body, t);
+  body(0);
+  for (std::thread& t : others) t.join();
+  return seconds / static_cast<double>(passes);
+}
+
+struct Figures {
+  double median, best;
+};
+
+template <class Work>
+Figures repeat(int64_t threads, const Work& work) {
+  std::vector<double> s;
+  for (int i = 0; i < kRepetitions; ++i) s.push_back(seconds_per_pass(threads, work));
+  std::sort(s.begin(), s.end());
+  return {s[kRepetitions / 2], s[0]};
+}
+
+// A cache line; the compiler splits it into the registers there are.
+using Line __attribute__((vector_size(64), may_alias)) = uint64_t;
+
+Figures read_bandwidth(int64_t threads) {
+  const uint8_t* pool = weight_pool();
+  constexpr int64_t kPass = 64 << 20;
+  std::atomic<uint64_t> sink{0};
+  const Figures s = repeat(threads, [&](int64_t thread, int64_t pass) {
+    const int64_t share = kPass / threads / 128 * 128;
+    const uint8_t* p = pool + pass % (kPoolBytes / kPass) * kPass + thread * share;
+    Line sums[2] = {};
+    for (int64_t i = 0; i < share; i += 128) {
+      sums[0] += reinterpret_cast<const Line*>(p + i)[0];
+      sums[1] += reinterpret_cast<const Line*>(p + i)[1];
+    }
+    const Line sum = sums[0] + sums[1];
+    for (int j = 0; j < 8; ++j) sink.fetch_add(sum[j]);
+  });
+  return {kPass / s.median, kPass / s.best};
+}
+
+// One kernel with its weights, input and threads' scratch.
+class Bench {
+ public:
+  Bench(const Options& o, int64_t tokens)
+      : o_(o),
+        tokens_(tokens),
+        table_(linear_table(o.isa)),
+        rows_((o.n + 15) / 16 * 16),
+        groups_(o.k / o.group),
+        panels_(o.activations == ActivationType::kInt8 && tokens >= table_.panel_min_tokens),
+        scales_(rows_ * groups_),
+        offsets_(rows_ * groups_),
+        values_((tokens + 15) / 16 * 16 * o.k * 2),
+        x_scales_(tokens * groups_),
+        x_sums_(tokens * groups_),
+        x_int_sums_(tokens * groups_),
+        out_(tokens * rows_) {
+    data_bytes_ = rows_ * o.k / (o.format == WeightFormat::kInt4 ? 2 : 1);
+    for (int64_t i = 0; i < scales_.size(); ++i) scales_[i] = 0x2400 + (i & 255);  // 2^-6
+    for (int64_t i = 0; i < offsets_.size(); ++i) offsets_[i] = 0xA800 + (i & 255);
+    if (o.form == GroupForm::kZeroPoint) std::memset(offsets_.data(), 7, offsets_.size());
+    const ActivationLayout layout = panels_ ? ActivationLayout::kPanels : ActivationLayout::kRows;
+    x_ = {o.activations,    layout,           tokens,         o.k,           o.group, o.k,
+          values_.data(), x_scales_.data(), x_sums_.data(), x_int_sums_.data()};
+    Random random(3);
+    std::vector<float> row(static_cast<size_t>(o.k));
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (float& v : row) v = random.uniform(-1.0f, 1.0f);
+      (o.activations == ActivationType::kInt8 ? table_.quantize_int8 : table_.round_bf16)(
+          row.data(), t, x_);
+    }
+  }
+
+  void run(int64_t threads) {
+    const LinearKernel& kernel =
+        o_.format == WeightFormat::kInt4
+            ? (o_.activations == ActivationType::kInt8 ? table_.int4_w4a8 : table_.int4_w4a16)
+            : (o_.activations == ActivationType::kInt8 ? table_.int8_w8a8 : table_.int8_w8a16);
+    const int64_t blocks = rows_ / 16;
+    const int64_t step = o_.blocks > 0 ? o_.blocks : (tokens_ == 1 ? 32 : 8);
+    const int64_t block_chunks = (blocks + step - 1) / step;
+    const int64_t token_chunks = (tokens_ + o_.chunk - 1) / o_.chunk;
+    const int64_t chunks = block_chunks * token_chunks;
+    const int64_t copies = kPoolBytes / data_bytes_;
+    std::vector<LinearWeight> copy;
+    for (int64_t i = 0; i < copies; ++i) {
+      copy.push_back({o_.format, o_.form, ScaleType::kF16, o_.n, o_.k, o_.group,
+                      weight_pool() + i * data_bytes_ / 64 * 64, scales_.data(),
+                      o_.form == GroupForm::kSymmetric ? nullptr : offsets_.data()});
+    }
+    std::vector<Aligned<uint8_t>*> scratch;
+    for (int64_t t = 0; t < threads; ++t) {
+      scratch.push_back(new Aligned<uint8_t>(64 * o_.k + 65536));
+    }
+    std::atomic<int64_t> next[2] = {0, 0};
+    const Figures s = repeat(threads, [&](int64_t thread, int64_t pass) {
+      if (thread == 0) next[(pass + 1) % 2].store(0);
+      for (;;) {
+        const int64_t i = next[pass % 2].fetch_add(1);
+        if (i >= chunks) break;
+        const int64_t t0 = i % token_chunks * o_.chunk, b0 = i / token_chunks * step;
+        kernel.fn({&copy[static_cast<size_t>(pass % copies)], &x_, t0,
+                   std::min(t0 + o_.chunk, tokens_), b0, std::min(b0 + step, blocks),
+                   out_.data() + t0 * rows_ + 16 * b0, rows_, scratch[thread]->data()});
+      }
+    });
+    for (Aligned<uint8_t>* p : scratch) delete p;
+    const double bytes = double(data_bytes_) + 2.0 * scales_.size() *
+                                                   (o_.form == GroupForm::kSymmetric ? 1 : 2);
+    const double operations = 2.0 * o_.n * o_.k * tokens_;
+    const char* forms[] = {"symmetric", "zero", "min"};
+    std::printf("%-28s %-9s g%-3d M=%-4d %d thread%s: %7.2f ms, best %7.2f; %6.1f GB/s, %7.0f GOPS\n",
+                kernel.name, forms[int(o_.form)], int(o_.group), int(tokens_), int(threads),
+                threads == 1 ? " " : "s", 1e3 * s.median, 1e3 * s.best, 1e-9 * bytes / s.median,
+                1e-9 * operations / s.median);
+    std::fflush(stdout);
+  }
+
+ private:
+  Options o_;
+  int64_t tokens_;
+  KernelTable table_;
+  int64_t rows_, groups_, data_bytes_;
+  bool panels_;
+  Aligned<uint16_t> scales_, offsets_;
+  Aligned<uint8_t> values_;
+  Aligned<float> x_scales_, x_sums_;
+  Aligned<int32_t> x_int_sums_;
+  Aligned<float> out_;
+  Activations x_;
+};
+
+int usage(const char* text) {
+  std::fprintf(stderr, "bench_linear: %s\n", text);
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) return usage(("no value after " + name).c_str());
+    const std::string value = argv[i + 1];
+    const int64_t number = std::atoll(value.c_str());
+    if (name == "--isa") {
+      o.isa = parse_isa(value);
+    } else if (name == "--format") {
+      o.format = value == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
+    } else if (name == "--form") {
+      o.form = value == "min"    ? GroupForm::kMinimum
+               : value == "zero" ? GroupForm::kZeroPoint
+                                 : GroupForm::kSymmetric;
+    } else if (name == "--activations") {
+      o.activations = value == "bf16" ? ActivationType::kBF16 : ActivationType::kInt8;
+    } else {
+      int64_t* target = name == "--group"     ? &o.group
+                        : name == "--n"       ? &o.n
+                        : name == "--k"       ? &o.k
+                        : name == "--tokens"  ? &o.tokens
+                        : name == "--threads" ? &o.threads
+                        : name == "--blocks"  ? &o.blocks
+                        : name == "--chunk"   ? &o.chunk
+                                              : nullptr;
+      if (target == nullptr) return usage(("unknown option " + name).c_str());
+      if (number <= 0) return usage((name + " must be positive").c_str());
+      *target = number;
+    }
+  }
+  if (!isa_available(o.isa)) return usage("this machine cannot run that ISA");
+  if (o.chunk % 16 != 0) return usage("--chunk must be a multiple of 16");
+  for (int64_t threads : {1, 2}) {
+    if (o.threads != 0 && threads != o.threads) continue;
+    const Figures f = read_bandwidth(threads);
+    std::printf("read bandwidth, %d thread%s: %.1f GB/s, best %.1f\n", int(threads),
+                threads == 1 ? "" : "s", 1e-9 * f.median, 1e-9 * f.best);
+  }
+  for (int64_t tokens : {1, 512}) {
+    if (o.tokens != 0 && tokens == 512) break;
+    Bench bench(o, o.tokens != 0 ? o.tokens : tokens);
+    for (int64_t threads : {1, 2}) {
+      if (o.threads == 0 || threads == o.threads) bench.run(threads);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace edge_infer::test
+
+int main(int argc, char** argv) { return edge_infer::test::run(argc, argv); }

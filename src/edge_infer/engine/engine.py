@@ -1,0 +1,301 @@
+"""The engine: requests in, text out, continuous batching between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+from edge_infer.engine.errors import ContextLengthError, EngineError, RequestError
+from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.load import LoadedModel, load_model
+from edge_infer.engine.options import EngineOptions
+from edge_infer.engine.sampler import Sampled, Sampler, SamplerError
+from edge_infer.engine.sampling_params import SamplingParams
+from edge_infer.engine.scheduler import Scheduler
+from edge_infer.engine.sequence import Chunk, FinishReason, Sequence, Timing
+from edge_infer.hub.source import resolve_model
+from edge_infer.text.detokenizer import StreamDetokenizer
+from edge_infer.text.load import load_tokenizer
+from edge_infer.text.stops import StopChecker
+from edge_infer.text.tokenizer import Tokenizer
+
+Prompt = str | Seq[int]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished sequence."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_token_ids: list[int]
+    logprobs: list[Sampled] | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+class Engine:
+    """A model on this CPU.
+
+    `model` is a folder, a GGUF file, a hub id or a built-in name; the keywords are those
+    of EngineOptions. Raises MemoryRefusal when it does not fit, before loading anything.
+
+    Safe to use from several threads: each call runs steps for everyone's sequences, one
+    step at a time.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        revision: str | None = None,
+        options: EngineOptions | None = None,
+        **settings: Any,
+    ) -> None:
+        if options is not None and settings:
+            raise TypeError(f"give options or keywords, not both: {', '.join(settings)}")
+        options = options or EngineOptions(**settings)
+        self.path = resolve_model(str(model), revision=revision).path
+        self.model: LoadedModel = load_model(self.path, options)
+        has_tokenizer = (self.path / "tokenizer.json").exists()
+        self.tokenizer: Tokenizer | None = load_tokenizer(self.path) if has_tokenizer else None
+        self._scheduler = Scheduler(
+            BlockPool(self.model.plan.num_blocks, options.block_size),
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+        )
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence, prompt and output, in tokens."""
+        return self.model.plan.max_model_len
+
+    @property
+    def num_free_blocks(self) -> int:
+        """KV blocks that no sequence holds."""
+        return self._scheduler.blocks.num_free
+
+    @property
+    def num_running(self) -> int:
+        """Sequences in the running batch."""
+        return len(self._scheduler.running)
+
+    @overload
+    def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
+    @overload
+    def generate(self, prompts: Seq[int], params: SamplingParams | None = None) -> Completion: ...
+    @overload
+    def generate(
+        self, prompts: Seq[str] | Seq[Seq[int]], params: SamplingParams | None = None
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompts: str | Seq[int] | Seq[str] | Seq[Seq[int]],
+        params: SamplingParams | None = None,
+    ) -> Completion | list[Completion]:
+        """Complete one prompt, or several as one batch.
+
+        A prompt is text or token ids. Raises ContextLengthError, before anything runs,
+        when one does not fit.
+        """
+        one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        batch: Any = [prompts] if one else prompts
+        sequences = [self._sequence(p, params or SamplingParams()) for p in batch]
+        with self._lock:
+            for sequence in sequences:
+                self._scheduler.add(sequence)
+        try:
+            for sequence in sequences:
+                while sequence.finish_reason is None:
+                    self._advance(sequence)
+        finally:
+            self._cancel(sequences)
+        completions = [_completion(s) for s in sequences]
+        return completions[0] if one else completions
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Yield chunks of a completion as they are generated.
+
+        The prompt is checked at once. Closing the iterator cancels the sequence and frees
+        its KV blocks.
+        """
+        sequence = self._sequence(prompt, params or SamplingParams())
+        with self._lock:
+            self._scheduler.add(sequence)
+        return self._stream(sequence)
+
+    def chat(
+        self,
+        messages: Seq[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **template_options: Any,
+    ) -> Completion:
+        """Complete a conversation with the checkpoint's chat template."""
+        return self.generate(self.encode_chat(messages, **template_options), params)
+
+    def encode_chat(self, messages: Seq[Mapping[str, Any]], **template_options: Any) -> list[int]:
+        """Token ids of a conversation. Raises ChatTemplateError."""
+        if self.tokenizer is None:
+            raise RequestError(f"{self.path.name} has no tokenizer: give token ids")
+        return self.tokenizer.encode_chat(messages, **template_options)
+
+    def close(self) -> None:
+        """Refuse further requests and fail the ones that run."""
+        with self._lock:
+            self._closed = True
+            self._fail_all(EngineError("the engine was closed"))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _sequence(self, prompt: Prompt, params: SamplingParams) -> Sequence:
+        if self._closed:
+            raise EngineError("the engine was closed")
+        token_ids = self._token_ids(prompt)
+        room = self.max_model_len - len(token_ids)
+        if room < 1 or (params.max_tokens or 0) > room:
+            raise ContextLengthError(len(token_ids), params.max_tokens, self.max_model_len)
+        tokenizer = self.tokenizer
+        eos = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
+        sampler = Sampler(
+            params,
+            self.model.spec.vocab_size,
+            eos,
+            prompt_token_ids=token_ids,
+            bad_word_ids=self._bad_word_ids(params),
+        )
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
+        detokenizer = None
+        if tokenizer is not None:
+            detokenizer = StreamDetokenizer(
+                tokenizer,
+                skip_special_tokens=params.skip_special_tokens,
+                continues=isinstance(prompt, str),
+            )
+        return Sequence(
+            prompt_token_ids=token_ids,
+            params=params,
+            max_tokens=room if params.max_tokens is None else params.max_tokens,
+            sampler=sampler,
+            detokenizer=detokenizer,
+            stops=StopChecker(params.stop, params.include_stop_str_in_output),
+            end_token_ids=frozenset(ends),
+        )
+
+    def _bad_word_ids(self, params: SamplingParams) -> list[list[int]]:
+        """Each word's tokens at the start of a text and after a space, as in vLLM."""
+        if params.bad_words and self.tokenizer is None:
+            raise RequestError(f"bad_words needs a tokenizer, {self.path.name} has none")
+        spellings = [s for word in params.bad_words for s in (word, f" {word.lstrip()}")]
+        return [
+            self.tokenizer.encode(s, add_special_tokens=False)
+            for s in spellings
+            if self.tokenizer is not None
+        ]
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise RequestError(f"{self.path.name} has no tokenizer: give token ids")
+            token_ids = self.tokenizer.encode(prompt)
+        else:
+            token_ids = list(prompt)
+        if not token_ids:
+            raise RequestError("the prompt is empty: it has no tokens")
+        vocab_size = self.model.spec.vocab_size
+        for token in token_ids:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+                raise RequestError(
+                    f"the prompt has token id {token!r}; ids are integers of 0 to {vocab_size - 1}"
+                )
+        return token_ids
+
+    def _stream(self, sequence: Sequence) -> Iterator[Chunk]:
+        try:
+            while sequence.chunks or sequence.finish_reason is None:
+                while sequence.chunks:
+                    yield sequence.chunks.popleft()
+                if sequence.finish_reason is None:
+                    self._advance(sequence)
+            _raise_error(sequence)
+        finally:
+            self._cancel([sequence])
+
+    def _advance(self, sequence: Sequence) -> None:
+        """Run a step, unless another thread's step brought the sequence a token meanwhile."""
+        seen = len(sequence.output_token_ids)
+        with self._lock:
+            if sequence.finish_reason is None and len(sequence.output_token_ids) == seen:
+                self._step()
+
+    def _cancel(self, sequences: Seq[Sequence]) -> None:
+        with self._lock:
+            for sequence in sequences:
+                if sequence.finish_reason is None:
+                    sequence.finish_reason = "cancelled"
+                    self._scheduler.remove(sequence)
+
+    def _step(self) -> None:
+        scheduled = self._scheduler.schedule()
+        try:
+            logits = self.model.runner.step(scheduled)
+        except Exception as error:  # whatever it was, nobody may wait for this step forever
+            failure = EngineError(f"a step failed: {error}")
+            self._fail_all(failure)
+            raise failure from error
+        row = 0
+        for item in scheduled:
+            sequence = item.sequence
+            complete = item.num_tokens == sequence.num_pending
+            sequence.num_computed += item.num_tokens
+            if not complete:
+                continue
+            try:
+                sequence.append(sequence.sampler.sample(logits[row]))
+            except SamplerError as error:
+                sequence.fail(error)
+            row += 1
+            if sequence.finish_reason is not None:
+                self._scheduler.remove(sequence)
+
+    def _fail_all(self, error: Exception) -> None:
+        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
+            sequence.fail(error)
+            self._scheduler.remove(sequence)
+
+
+def _raise_error(sequence: Sequence) -> None:
+    if sequence.error is not None:
+        raise sequence.error
+
+
+def _completion(sequence: Sequence) -> Completion:
+    _raise_error(sequence)
+    chunks = list(sequence.chunks)
+    logprobs = None
+    if sequence.params.logprobs is not None:
+        logprobs = [sampled for chunk in chunks for sampled in chunk.logprobs or []]
+    return Completion(
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=sequence.output_token_ids,
+        finish_reason=sequence.finish_reason or "error",
+        prompt_token_ids=sequence.prompt_token_ids,
+        logprobs=logprobs,
+        timing=sequence.timing,
+    )

@@ -1,0 +1,76 @@
+"""The engine's settings, validated before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KvDtype = Literal["bf16", "f16", "f32", "int8"]
+Activations = Literal["int8", "bf16"]
+
+# Without a max_model_len the context is the checkpoint's maximum, up to this many tokens.
+DEFAULT_MAX_MODEL_LEN = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What `Engine` accepts beside the model.
+
+    max_model_len: longest sequence, prompt and output, in tokens; None for the
+        checkpoint's maximum up to 8,192, less when memory is short.
+    max_num_seqs: sequences that run at once.
+    max_num_batched_tokens: tokens of one step; longer prompts are prefilled in chunks.
+    kv_dtype: type of the KV cache.
+    kv_budget_bytes: bytes of the KV cache, honoured to one block; None to fit
+        max_num_seqs sequences, less when memory is short.
+    block_size: tokens of a KV block.
+    activations: how 4- and 8-bit weights see their input: int8 per group (W4A8), or
+        bf16 (W4A16).
+    threads: None for as many as the machine grants.
+    isa: kernel path; None for EDGE_INFER_ISA or the best available.
+    memory_limit_bytes: total memory this process may plan for; None for what the
+        machine and its cgroups allow.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 512
+    kv_dtype: KvDtype = "bf16"
+    kv_budget_bytes: int | None = None
+    block_size: int = 16
+    activations: Activations = "int8"
+    threads: int | None = None
+    isa: str | None = None
+    memory_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {
+            "max_model_len": (1, 1 << 24),
+            "max_num_seqs": (1, 4096),
+            "max_num_batched_tokens": (1, 1 << 16),
+            "kv_budget_bytes": (1, 1 << 50),
+            "threads": (1, 1024),
+            "memory_limit_bytes": (1, 1 << 50),
+        }
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ValueError(f"{name} must be an integer of {low} to {high}, not {value!r}")
+        choices: dict[str, tuple[object, ...]] = {
+            "kv_dtype": ("bf16", "f16", "f32", "int8"),
+            "block_size": (8, 16, 32, 64),
+            "activations": ("int8", "bf16"),
+            "isa": (None, "scalar", "avx2", "avx512vnni", "amx"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                known = ", ".join(str(a) for a in allowed if a is not None)
+                raise ValueError(f"{name} must be one of {known}, not {value!r}")
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_seqs {self.max_num_seqs} exceeds max_num_batched_tokens "
+                f"{self.max_num_batched_tokens}: each running sequence takes a token of a step"
+            )

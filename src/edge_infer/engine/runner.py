@@ -1,0 +1,79 @@
+"""Turns scheduled sequences into one native step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_infer import _native
+from edge_infer.engine.scheduler import Scheduled
+from edge_infer.program.spec import StepLimits
+
+Ints = NDArray[np.int32]
+
+
+class Runner:
+    """Owns the native program and the arrays its input is written into."""
+
+    def __init__(self, program: _native.Program, limits: StepLimits, block_size: int) -> None:
+        self._program = program
+        self._tokens = np.zeros(limits.max_tokens, np.int32)
+        self._positions = np.zeros(limits.max_tokens, np.int32)
+        self._query_start = np.zeros(limits.max_sequences + 1, np.int32)
+        self._logits_rows = np.zeros(limits.max_logits, np.int32)
+        width = -(-limits.max_positions // block_size)
+        self._block_tables = np.zeros((limits.max_sequences, width), np.int32)
+
+    def step(self, scheduled: Seq[Scheduled]) -> NDArray[np.float32]:
+        """Compute the scheduled tokens.
+
+        Returns float32 [sequences whose last token was computed, vocab_size], in the
+        order of `scheduled`; valid until the next step.
+        """
+        start = 0
+        rows = 0
+        for i, item in enumerate(scheduled):
+            sequence, count = item.sequence, item.num_tokens
+            end = start + count
+            first = sequence.num_computed
+            self._tokens[start:end] = sequence.pending(count)
+            self._positions[start:end] = np.arange(first, first + count, dtype=np.int32)
+            self._block_tables[i, : len(sequence.block_table)] = sequence.block_table
+            if count == sequence.num_pending:
+                self._logits_rows[rows] = end - 1
+                rows += 1
+            self._query_start[i + 1] = end
+            start = end
+        n = len(scheduled)
+        return self.raw_step(
+            self._tokens[:start],
+            self._positions[:start],
+            self._query_start[: n + 1],
+            self._block_tables[:n],
+            self._logits_rows[:rows],
+        )
+
+    def raw_step(
+        self,
+        tokens: Ints,
+        positions: Ints,
+        query_start: Ints,
+        block_tables: Ints,
+        logits_rows: Ints,
+    ) -> NDArray[np.float32]:
+        """One native step over int32 arrays (StepInput in native/program/program.h)."""
+        logits: NDArray[np.float32] = self._program.step(
+            tokens, positions, query_start, block_tables, logits_rows
+        )
+        return logits
+
+    def kernel_calls(self) -> dict[str, int]:
+        """How many ops each kernel has run so far."""
+        return dict(self._program.kernel_calls())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Anonymous bytes of the program: arena, per-thread areas, vectors."""
+        return int(self._program.memory_bytes)

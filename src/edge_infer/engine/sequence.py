@@ -1,0 +1,123 @@
+"""One sequence from admission to its last token."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+from edge_infer.engine.sampler import Sampled, Sampler
+from edge_infer.engine.sampling_params import SamplingParams
+from edge_infer.text.detokenizer import StreamDetokenizer
+from edge_infer.text.stops import StopChecker
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+_numbers = count()
+
+
+@dataclass
+class Chunk:
+    """What one step added to a sequence: text that is safe to show, and its tokens."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[Sampled] | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass
+class Timing:
+    """Seconds on time.perf_counter's clock."""
+
+    arrived: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    last_token: float | None = None
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return None if self.first_token is None else self.first_token - self.arrived
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A sequence's tokens, cache blocks and output.
+
+    num_computed tokens are in the KV cache; the others are pending. After a prefill
+    exactly one token is pending: the one sampled last.
+    """
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    sampler: Sampler
+    detokenizer: StreamDetokenizer | None  # None without a tokenizer: no text
+    stops: StopChecker
+    end_token_ids: frozenset[int]
+    number: int = field(default_factory=lambda: next(_numbers))
+    output_token_ids: list[int] = field(default_factory=list)
+    block_table: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    chunks: deque[Chunk] = field(default_factory=deque)
+    timing: Timing = field(default_factory=Timing)
+    error: Exception | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens not yet in the KV cache."""
+        return self.num_tokens - self.num_computed
+
+    def pending(self, num_tokens: int) -> list[int]:
+        """The next num_tokens tokens to compute."""
+        start, end = self.num_computed, self.num_computed + num_tokens
+        prompt = len(self.prompt_token_ids)
+        if start >= prompt:
+            return self.output_token_ids[start - prompt : end - prompt]
+        return [
+            *self.prompt_token_ids[start:end],
+            *self.output_token_ids[: max(0, end - prompt)],
+        ]
+
+    def append(self, sampled: Sampled) -> None:
+        """Take a sampled token: its text, the stop rules, and the chunk for the reader."""
+        now = time.perf_counter()
+        self.timing.first_token = self.timing.first_token or now
+        self.timing.last_token = now
+        token = sampled.token_id
+        self.output_token_ids.append(token)
+        if token in self.end_token_ids and len(self.output_token_ids) > self.params.min_tokens:
+            self.finish_reason = "stop"
+            text = self._flush()
+        else:
+            piece = "" if self.detokenizer is None else self.detokenizer.push(token)
+            text, stopped = self.stops.push(piece)
+            if stopped:
+                self.finish_reason = "stop"
+            elif len(self.output_token_ids) >= self.max_tokens:
+                self.finish_reason = "length"
+                text += self._flush()
+        logprobs = None if self.params.logprobs is None else [sampled]
+        self.chunks.append(Chunk(text, [token], logprobs, self.finish_reason))
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, raised to whoever reads the sequence."""
+        self.error = error
+        self.finish_reason = "error"
+
+    def _flush(self) -> str:
+        held = "" if self.detokenizer is None else self.detokenizer.finish()
+        text, stopped = self.stops.push(held)
+        if stopped:
+            self.finish_reason = "stop"
+            return text
+        return text + self.stops.finish()
