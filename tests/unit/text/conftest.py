@@ -4,9 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from small_tokenizers import sentencepiece_vocabulary
 
 from edge_infer.text import tokenizer_from_gguf
+
+# a loaded machine must not fail a test that is merely slow on it
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 @pytest.fixture(scope="session")
