@@ -31,13 +31,11 @@ GGML_TYPES = {
         (6, "Q5_0", 32, 22),
         (7, "Q5_1", 32, 24),
         (8, "Q8_0", 32, 34),
-        (9, "Q8_1", 32, 36),
         (10, "Q2_K", 256, 84),
         (11, "Q3_K", 256, 110),
         (12, "Q4_K", 256, 144),
         (13, "Q5_K", 256, 176),
         (14, "Q6_K", 256, 210),
-        (15, "Q8_K", 256, 292),
         (16, "IQ2_XXS", 256, 66),
         (17, "IQ2_XS", 256, 74),
         (18, "IQ3_XXS", 256, 98),
@@ -162,16 +160,27 @@ def _six_bit_pairs(packed: U8) -> tuple[U8, U8]:
     return scales, mins
 
 
-def _affine_k(blocks: U8, q: U8) -> F32:
+def affine_steps(blocks: U8) -> tuple[F32, F32]:
+    """The 8 scales and 8 subtracted minimums of every Q4_K or Q5_K block, float32 [count, 8]."""
     scales, mins = _six_bit_pairs(blocks[:, 4:16])
     step = half_at(blocks, 0) * scales.astype(np.float32)
     low = half_at(blocks, 2) * mins.astype(np.float32)
+    return step, low
+
+
+def _affine_k(blocks: U8, q: U8) -> F32:
+    step, low = affine_steps(blocks)
     values = q.reshape(-1, 8, 32).astype(np.float32)
     return (step[..., None] * values - low[..., None]).reshape(-1, 256)
 
 
+def split_q4_k(blocks: U8) -> U8:
+    """Values 0..15 of Q4_K blocks, uint8 [count, 256]."""
+    return _shifted(blocks[:, 16:144], 32, (0, 4), 15)
+
+
 def _q4_k(blocks: U8) -> F32:
-    return _affine_k(blocks, _shifted(blocks[:, 16:144], 32, (0, 4), 15))
+    return _affine_k(blocks, split_q4_k(blocks))
 
 
 def _q5_k(blocks: U8) -> F32:

@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_infer.checkpoint.errors import fail
 from edge_infer.checkpoint.format import ModuleFormat
-from edge_infer.checkpoint.packing import ROW_BLOCK, pack_groups, pack_int4, pack_int8
+from edge_infer.checkpoint.packing import F32, ROW_BLOCK, pack_groups, pack_int4, pack_int8
 from edge_infer.checkpoint.plan import TensorPlan
 from edge_infer.checkpoint.quantizers.rtn import (
     Quantized,
@@ -21,7 +21,7 @@ from edge_infer.checkpoint.quantizers.rtn import (
     quantize_rows,
     restore_rows,
 )
-from edge_infer.checkpoint.sources import BlockSource, DenseSource
+from edge_infer.checkpoint.sources import EXACT_TYPES, BlockSource, DenseSource
 from edge_infer.checkpoint.writer import SafetensorsWriter
 
 PIECE_WEIGHTS = 1 << 19
@@ -98,19 +98,17 @@ def _quantize(
 ) -> float:
     lost, total, done = 0.0, 0.0, 0
     for r0, r1, c0, c1 in pieces(module.n, module.k):
-        if plan.exact and isinstance(plan.source, BlockSource):
-            rows = plan.source.read_exact(r0, r1, c0, c1)
-        else:
-            weights = plan.source.read(r0, r1, c0, c1)
-            try:
-                rows = quantize_rows(
-                    weights, module.format, module.form, module.group_size, module.scale_type
-                )
-            except ScaleRangeError:
-                advance(-done)
-                raise
-            except ValueError as error:
-                raise fail(origin, str(error), tensor=plan.source.name) from error
+        piece = (r0, r1, c0, c1)
+        exact = plan.direct and plan.source.kind in EXACT_TYPES
+        weights = None if exact else plan.source.read(*piece)
+        try:
+            rows = _rows(plan, module, piece, weights)
+        except ScaleRangeError:
+            advance(-done)
+            raise
+        except ValueError as error:
+            raise fail(origin, str(error), tensor=plan.source.name) from error
+        if weights is not None:
             total += _square_sum(weights)
             weights -= restore_rows(rows, module.format, module.scale_type)
             lost += _square_sum(weights)
@@ -120,6 +118,16 @@ def _quantize(
         done += part
     advance(plan.source.nbytes - done)  # what integer division left over
     return math.sqrt(lost / total) if total else 0.0
+
+
+def _rows(
+    plan: TensorPlan, module: ModuleFormat, piece: tuple[int, int, int, int], weights: F32 | None
+) -> Quantized:
+    if plan.direct and isinstance(plan.source, BlockSource):
+        return plan.source.read_direct(*piece, module.scale_type)
+    if weights is None:
+        raise TypeError(f"{plan.name}: {plan.source.kind} has no integers to keep")
+    return quantize_rows(weights, module.format, module.form, module.group_size, module.scale_type)
 
 
 def _write_packed(

@@ -7,13 +7,19 @@ from pathlib import Path
 from edge_infer.checkpoint.architectures import ExpectedTensor
 from edge_infer.checkpoint.errors import CheckpointError, fail
 from edge_infer.checkpoint.format import GROUP_SIZES, ModuleFormat
-from edge_infer.checkpoint.sources import EXACT_TYPES, BlockSource, DenseSource, SourceTensor
+from edge_infer.checkpoint.sources import (
+    DIRECT_TYPES,
+    EXACT_TYPES,
+    BlockSource,
+    DenseSource,
+    SourceTensor,
+)
 
 HEAD_FORMATS = ("int8", "int4", "keep")
 FORMS = ("symmetric", "min")
 SCALE_TYPES = ("f16", "bf16")
 WIDE_FORMATS = ("int8", "int4")
-EXACT_GROUP = 32
+DIRECT_GROUP = 32
 
 # ggml types of more than 5 bits a weight lose visibly in 4; by default they become int8.
 _WIDE_TYPES = ("Q5_0", "Q5_1", "Q5_K", "Q6_K")
@@ -52,11 +58,11 @@ class QuantizeOptions:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """One tensor's way: `module` is None for what is stored as it is, `exact` copies integers."""
+    """One tensor's way: `module` is None for what stays as it is, `direct` keeps the integers."""
 
     source: SourceTensor
     module: ModuleFormat | None
-    exact: bool
+    direct: bool
     note: str = ""
 
     @property
@@ -87,8 +93,8 @@ def _plan(source: SourceTensor, role: str, options: QuantizeOptions, path: Path)
     if role == "dense" or (role == "head" and options.head_format == "keep"):
         return _keep(source, path)
     n, k = source.shape
-    if source.kind in EXACT_TYPES:
-        return _exact(source)
+    if source.kind in DIRECT_TYPES and (source.kind in EXACT_TYPES or _unforced(role, options)):
+        return _direct(source, options)
     if k % GROUP_SIZES[0]:
         note = f"K = {k} is not a multiple of {GROUP_SIZES[0]}: stays {source.kind.lower()}"
         return TensorPlan(source, None, False, note)
@@ -104,23 +110,31 @@ def _plan(source: SourceTensor, role: str, options: QuantizeOptions, path: Path)
 
 def _choose(kind: str, role: str, options: QuantizeOptions) -> tuple[str, str, int, str]:
     if role == "head" and options.head_format == "int8":
-        return "int8", "symmetric", EXACT_GROUP, ""
+        return "int8", "symmetric", DIRECT_GROUP, ""
     if kind in _WIDE_TYPES and options.wide_format == "int8":
-        return "int8", "symmetric", EXACT_GROUP, f"int8, as {kind} has more than 4 bits"
+        return "int8", "symmetric", DIRECT_GROUP, f"int8, as {kind} has more than 4 bits"
     narrow = kind in _NARROW_TYPES or kind in _WIDE_TYPES
     form = options.form or ("min" if narrow else "symmetric")
     return "int4", form, options.group_size or (32 if narrow else 128), ""
 
 
-def _exact(source: SourceTensor) -> TensorPlan:
+def _unforced(role: str, options: QuantizeOptions) -> bool:
+    """Whether the options leave the choice of a format for this tensor to us."""
+    if role == "head" and options.head_format == "int8":
+        return False
+    return options.group_size in (None, DIRECT_GROUP) and options.form in (None, "min")
+
+
+def _direct(source: SourceTensor, options: QuantizeOptions) -> TensorPlan:
     n, k = source.shape
-    format_, form = EXACT_TYPES[source.kind]
-    return TensorPlan(source, ModuleFormat(format_, form, "f16", EXACT_GROUP, n, k), True)
+    format_, form = DIRECT_TYPES[source.kind]
+    scale_type = "f16" if source.kind in EXACT_TYPES else options.scale_type
+    return TensorPlan(source, ModuleFormat(format_, form, scale_type, DIRECT_GROUP, n, k), True)
 
 
 def _keep(source: SourceTensor, path: Path) -> TensorPlan:
     if isinstance(source, DenseSource):
         return TensorPlan(source, None, False)
     if isinstance(source, BlockSource) and source.kind in EXACT_TYPES:
-        return _exact(source)
+        return _direct(source, QuantizeOptions())
     raise fail(path, f"type {source.kind} cannot be kept as it is", tensor=source.name)

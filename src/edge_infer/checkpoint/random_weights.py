@@ -113,13 +113,14 @@ def _write_packed(
             elif suffix == "zeros":
                 part = rng.integers(6, 10, size=shape, dtype=np.uint8) * keep
             else:
-                spread = rng.uniform(0.8, 1.2, size=shape).astype(np.float32) * keep
+                spread = rng.uniform(0.8, 1.2, size=shape).astype(np.float32)
                 # A minimum of -7.5 steps keeps the mean of uniform 0..15 at 0.
                 factor = -7.5 * step if suffix == "mins" else step
                 if module.form == "symmetric":
-                    # Signs that alternate cancel the mean of -0.5 that 0..15 has around 8.
-                    spread[:, 1::2] *= np.float32(-1)
-                part = f32_to_half(spread * np.float32(factor), module.scale_type)
+                    # Random signs cancel the mean of -0.5 that 0..15 has around 8.
+                    spread *= rng.choice(np.array([-1, 1], dtype=np.float32), size=shape)
+                values = np.where(keep, spread * np.float32(factor), np.float32(0))
+                part = f32_to_half(values, module.scale_type)
             writer.write(tensor, begin * (entry.nbytes // entry.shape[0]), part)
 
 

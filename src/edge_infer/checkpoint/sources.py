@@ -8,18 +8,23 @@ import numpy as np
 
 from edge_infer.checkpoint.gguf_types import (
     GgmlType,
+    affine_steps,
     dequantize_blocks,
     split_q4,
+    split_q4_k,
 )
 from edge_infer.checkpoint.packing import F32, U8, bf16_to_f32
-from edge_infer.checkpoint.quantizers.rtn import Quantized
+from edge_infer.checkpoint.quantizers.rtn import Quantized, stored_scales
 
-# ggml types whose blocks are a case of cpu_int4: format and form (group 32, f16 scales).
-EXACT_TYPES = {
+# ggml types whose integers are kept: format and form, in groups of 32. The first three keep their
+# values exactly; Q4_K's scales and minimums are products, rounded to 16 bits once.
+DIRECT_TYPES = {
     "Q4_0": ("int4", "symmetric"),
     "Q4_1": ("int4", "min"),
     "Q8_0": ("int8", "symmetric"),
+    "Q4_K": ("int4", "min"),
 }
+EXACT_TYPES = ("Q4_0", "Q4_1", "Q8_0")
 
 
 class SourceTensor(Protocol):
@@ -102,9 +107,16 @@ class BlockSource:
         blocks, rows = self._piece(r0, r1, c0, c1)
         return dequantize_blocks(self.type, blocks).reshape(rows, -1)
 
-    def read_exact(self, r0: int, r1: int, c0: int, c1: int) -> Quantized:
-        """The stored integers, scales and mins of a Q4_0, Q4_1 or Q8_0 piece, unchanged."""
+    def read_direct(self, r0: int, r1: int, c0: int, c1: int, scale_type: str) -> Quantized:
+        """The stored integers of a piece of one of DIRECT_TYPES, with its scales and mins."""
         blocks, rows = self._piece(r0, r1, c0, c1)
+        if self.kind == "Q4_K":
+            step, low = affine_steps(blocks)
+            return Quantized(
+                split_q4_k(blocks).reshape(rows, -1),
+                stored_scales(step, scale_type).reshape(rows, -1),
+                stored_scales(-low, scale_type).reshape(rows, -1),
+            )
         scales = half_at_bits(blocks, 0).reshape(rows, -1)
         if self.kind == "Q8_0":
             q = (blocks[:, 2:] ^ np.uint8(128)).reshape(rows, -1)  # int8 + 128

@@ -30,14 +30,14 @@ def inspect(
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return
     console = Console()
+    console.print(f"{report.path} ({report.kind})", highlight=False, soft_wrap=True)
     console.print(tensor_table(report, all_tensors))
     console.print(totals(report), highlight=False)
 
 
 def tensor_table(report: ModelReport, all_tensors: bool) -> Table:
     """A rich table of the report's tensors, joined over layers unless `all_tensors`."""
-    table = Table(box=None, pad_edge=False, title=f"{report.path} ({report.kind})")
-    table.title_justify = "left"
+    table = Table(box=None, pad_edge=False)
     table.add_column("tensor", overflow="fold")
     table.add_column("format", no_wrap=True)
     for name in ("shape", "MB", "bpw", "share"):
@@ -81,4 +81,5 @@ def _format(row: TensorReport) -> str:
     if not row.form:
         return row.format
     scales = "" if row.scale_type == "f16" else f" {row.scale_type}"
-    return f"{row.format} {row.form} g{row.group_size}{scales}"
+    form = "sym" if row.form == "symmetric" else row.form
+    return f"{row.format} {form} g{row.group_size}{scales}"

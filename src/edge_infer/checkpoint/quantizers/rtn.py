@@ -75,7 +75,7 @@ def restore_rows(rows: Quantized, format: str, scale_type: str) -> F32:
 
 def _int8(x: F32, scale_type: str) -> tuple[U8, U16]:
     largest = np.abs(x).max(axis=1)
-    bits = _stored(largest / np.float32(127), scale_type)
+    bits = stored_scales(largest / np.float32(127), scale_type)
     q = x * _inverse(half_to_f32(bits, scale_type))[:, None]
     np.rint(q, out=q)
     np.clip(q, -127, 127, out=q)
@@ -101,7 +101,7 @@ def _symmetric(x: F32, scale_type: str) -> tuple[U8, U16]:
         better = gain > best
         np.copyto(best, gain, where=better)
         np.copyto(scale, fitted, where=better)
-    bits = _stored(scale, scale_type)
+    bits = stored_scales(scale, scale_type)
     np.multiply(x, _inverse(half_to_f32(bits, scale_type))[:, None], out=q)
     np.rint(q, out=q)
     np.clip(q, -8, 7, out=q)
@@ -131,7 +131,7 @@ def _minimum(x: F32, scale_type: str) -> tuple[U8, U16, U16]:
         np.copyto(best, gain, where=better)
         np.copyto(scale, slope, where=better)
         np.copyto(minimum, mean - slope * mean_q, where=better)
-    bits = _stored(scale, scale_type)
+    bits = stored_scales(scale, scale_type)
     offset_bits = f32_to_half(minimum, scale_type)
     _check_overflow(half_to_f32(offset_bits, scale_type), scale_type)
     step, start = half_to_f32(bits, scale_type), half_to_f32(offset_bits, scale_type)
@@ -151,8 +151,8 @@ def _inverse(scale: F32) -> F32:
     return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=usable)
 
 
-def _stored(scale: F32, scale_type: str) -> U16:
-    """Round scales to their 16-bit type, or raise when f16 does not hold them."""
+def stored_scales(scale: F32, scale_type: str) -> U16:
+    """Round scales or minimums to the bits of their type; ScaleRangeError when f16 loses them."""
     scale = np.where(np.abs(scale) > _SMALLEST, scale, np.float32(0))
     bits = f32_to_half(scale, scale_type)
     _check_overflow(half_to_f32(bits, scale_type), scale_type)
