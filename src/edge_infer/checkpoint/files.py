@@ -86,11 +86,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file of at most 64 MiB whose top level is an object."""
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_JSON_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_JSON_BYTES:
+                raise fail(path, f"the file has {size} bytes, limit {MAX_JSON_BYTES}")
+            text = file.read(size)
     except OSError as error:
         raise fail(path, f"cannot be opened: {error.strerror}") from error
-    if len(text) > MAX_JSON_BYTES:
-        raise fail(path, f"the file is larger than {MAX_JSON_BYTES} bytes")
     # HF configurations may hold NaN or Infinity (Python's writer allows them).
     value = _parse(text, path, "the file")
     if not isinstance(value, dict):
