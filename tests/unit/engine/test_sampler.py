@@ -108,19 +108,30 @@ def test_min_tokens_and_stop_tokens() -> None:
     assert sequence(greedy(min_tokens=5, ignore_eos=True), 30, eos_token_ids=[end]) == free
 
 
-def test_presence_and_frequency_penalties_count_the_output_only() -> None:
-    params = greedy(presence_penalty=0.6, frequency_penalty=0.4)
-    sampler = make(params, prompt_token_ids=[0, 1, 2, 3])
+def test_all_penalties_together() -> None:
+    prompt = [0, 1, 2, 3]
+    params = greedy(presence_penalty=0.6, frequency_penalty=0.4, repetition_penalty=1.2)
+    sampler = make(params, prompt_token_ids=prompt)
     counts: Counter[int] = Counter()
     for step in range(200):
-        logits = logits_of(step % 7)
-        penalized = [
-            logit - 0.4 * counts[i] - 0.6 * (counts[i] > 0) for i, logit in enumerate(logits)
-        ]
-        token_id = sampler.sample(logits).token_id
-        assert token_id == int(np.argmax(penalized))
-        counts[token_id] += 1
+        logits = logits_of(step % 7).tolist()
+        for token_id in {*prompt, *counts}:  # repetition: prompt and output
+            logits[token_id] *= 1 / 1.2 if logits[token_id] > 0 else 1.2
+        for token_id, count in counts.items():  # presence and frequency: output only
+            logits[token_id] -= 0.6 + 0.4 * count
+        sampled = sampler.sample(logits_of(step % 7)).token_id
+        assert sampled == int(np.argmax(logits))
+        counts[sampled] += 1
     assert len(counts) > 10
+
+
+def test_presence_and_frequency_penalties_leave_the_prompt_alone() -> None:
+    logits = np.array([1.0, 0.9], np.float32)
+    params = greedy(presence_penalty=2.0, frequency_penalty=2.0)
+    sampler = make(params, 2, prompt_token_ids=[0, 0])
+    assert [sampler.sample(logits).token_id for _ in range(2)] == [0, 1]
+    params = greedy(presence_penalty=2.0, repetition_penalty=1.05)
+    assert make(params, 2, prompt_token_ids=[0, 0]).sample(logits).token_id == 0
 
 
 def test_penalties_remember_many_distinct_tokens() -> None:

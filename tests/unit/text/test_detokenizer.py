@@ -100,3 +100,5 @@ def test_the_first_space_of_sentencepiece() -> None:
     ids = [tokenizer.token_id("<s>"), tokenizer.token_id("▁the"), tokenizer.token_id("▁the")]
     assert stream(tokenizer, ids) == ["", "the", " the", ""]
     assert stream(tokenizer, ids, continues=True) == ["", " the", " the", ""]
+    outside = tokenizer.vocab_size
+    assert stream(tokenizer, [outside, *ids]) == ["", "", "the", " the", ""]

@@ -79,6 +79,12 @@ def test_what_was_held_back_is_flushed_at_the_end() -> None:
     assert checker.matched is None
 
 
+def test_a_match_begun_inside_another_is_not_lost() -> None:
+    checker = StopChecker(["zya1", "ya2", "a3"])
+    assert checker.push("zya") == ("", False)
+    assert checker.push("3") == ("zy", True)
+
+
 def test_without_stop_strings_text_passes_through() -> None:
     checker = StopChecker([])
     assert checker.push("anything") == ("anything", False)
