@@ -14,7 +14,7 @@ from edge_infer.engine.errors import ContextLengthError, EngineError, RequestErr
 from edge_infer.engine.kv_blocks import BlockPool
 from edge_infer.engine.load import LoadedModel, load_model
 from edge_infer.engine.options import EngineOptions
-from edge_infer.engine.sampler import Sampled, Sampler, SamplerError
+from edge_infer.engine.sampler import Sampled, Sampler, SamplerError, bad_word_token_ids
 from edge_infer.engine.sampling_params import SamplingParams
 from edge_infer.engine.scheduler import Scheduler
 from edge_infer.engine.sequence import Chunk, FinishReason, Sequence, Timing
@@ -172,13 +172,15 @@ class Engine:
         if room < 1 or (params.max_tokens or 0) > room:
             raise ContextLengthError(len(token_ids), params.max_tokens, self.max_model_len)
         tokenizer = self.tokenizer
+        if params.bad_words and tokenizer is None:
+            raise RequestError(f"bad_words needs a tokenizer, {self.path.name} has none")
         eos = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
         sampler = Sampler(
             params,
             self.model.spec.vocab_size,
             eos,
             prompt_token_ids=token_ids,
-            bad_word_ids=self._bad_word_ids(params),
+            bad_word_ids=bad_word_token_ids(params.bad_words, tokenizer) if tokenizer else (),
         )
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
         detokenizer = None
@@ -194,20 +196,9 @@ class Engine:
             max_tokens=room if params.max_tokens is None else params.max_tokens,
             sampler=sampler,
             detokenizer=detokenizer,
-            stops=StopChecker(params.stop, params.include_stop_str_in_output),
+            stops=StopChecker(params.stop, include_stop_str_in_output=params.include_stop_str_in_output),
             end_token_ids=frozenset(ends),
         )
-
-    def _bad_word_ids(self, params: SamplingParams) -> list[list[int]]:
-        """Each word's tokens at the start of a text and after a space, as in vLLM."""
-        if params.bad_words and self.tokenizer is None:
-            raise RequestError(f"bad_words needs a tokenizer, {self.path.name} has none")
-        spellings = [s for word in params.bad_words for s in (word, f" {word.lstrip()}")]
-        return [
-            self.tokenizer.encode(s, add_special_tokens=False)
-            for s in spellings
-            if self.tokenizer is not None
-        ]
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -99,8 +99,10 @@ class Sequence:
             self.finish_reason = "stop"
             text = self._flush()
         else:
-            piece = "" if self.detokenizer is None else self.detokenizer.push(token)
-            text, stopped = self.stops.push(piece)
+            text = "" if self.detokenizer is None else self.detokenizer.push(token)
+            stopped = False
+            if len(self.output_token_ids) > self.params.min_tokens:
+                text, stopped = self.stops.push(text)
             if stopped:
                 self.finish_reason = "stop"
             elif len(self.output_token_ids) >= self.max_tokens:
