@@ -1,8 +1,10 @@
 """The conversion of a source checkpoint to a cpu_int4 folder: `edge-infer quantize`."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from edge_infer.checkpoint.format import ModuleFormat, quantization_config
 from edge_infer.checkpoint.gguf_file import is_gguf
 from edge_infer.checkpoint.importers.gguf import import_gguf
 from edge_infer.checkpoint.importers.hf import import_hf
-from edge_infer.checkpoint.pieces import TensorResult, convert_tensor
+from edge_infer.checkpoint.pieces import MAX_THREADS, TensorResult, convert_tensor
 from edge_infer.checkpoint.plan import QuantizeOptions, TensorPlan, plan_tensors
 from edge_infer.checkpoint.sources import ImportedModel
 from edge_infer.checkpoint.writer import WEIGHTS_FILE, SafetensorsWriter, new_folder
@@ -125,9 +127,13 @@ def _write_weights(
         if progress is not None:
             progress(plan.name, done, report.source_bytes)
 
-    with SafetensorsWriter(folder / WEIGHTS_FILE, tensors, metadata) as writer:
+    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    with (
+        SafetensorsWriter(folder / WEIGHTS_FILE, tensors, metadata) as writer,
+        ThreadPoolExecutor(threads) as pool,
+    ):
         for plan in plans:
-            result = convert_tensor(writer, plan, model.origin, advance)
+            result = convert_tensor(writer, plan, model.origin, advance, pool)
             report.tensors.append(result)
             if result.module is not None:
                 modules[plan.name] = result.module

@@ -1,11 +1,12 @@
-"""Converting one tensor in pieces of at most 2**19 weights.
+"""Converting one tensor in pieces of at most 2**19 weights, by a few threads.
 
-The extra memory so does not depend on the size of a tensor or of the model: it stays below 64 MiB,
-which a test asserts.
+A piece takes about 10 MiB while it is worked on, so with at most four threads the extra memory
+stays below 64 MiB however large a tensor is, which a test asserts.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from edge_infer.checkpoint.plan import TensorPlan
 from edge_infer.checkpoint.quantizers.rtn import (
     Quantized,
     ScaleRangeError,
+    WeightError,
     quantize_rows,
     restore_rows,
 )
@@ -25,9 +27,12 @@ from edge_infer.checkpoint.sources import EXACT_TYPES, BlockSource, DenseSource
 from edge_infer.checkpoint.writer import SafetensorsWriter
 
 PIECE_WEIGHTS = 1 << 19
+MAX_THREADS = 4
 # Columns are cut at multiples of every group and ggml block size.
 _COLUMN_STEP = 256
 
+#: (r0, r1, c0, c1): rows r0..r1 and columns c0..c1 of a matrix.
+Piece = tuple[int, int, int, int]
 #: Called with the number of source bytes done since the last call; negative when a tensor restarts.
 Advance = Callable[[int], None]
 
@@ -43,7 +48,7 @@ class TensorResult:
     note: str
 
 
-def pieces(n: int, k: int, limit: int = PIECE_WEIGHTS) -> Iterator[tuple[int, int, int, int]]:
+def pieces(n: int, k: int, limit: int = PIECE_WEIGHTS) -> Iterator[Piece]:
     """Cut [n, k] into (r0, r1, c0, c1): whole row blocks, and parts of rows only when one block
     of 16 full rows is too large."""
     rows = max(ROW_BLOCK, limit // max(1, k) // ROW_BLOCK * ROW_BLOCK)
@@ -56,21 +61,30 @@ def pieces(n: int, k: int, limit: int = PIECE_WEIGHTS) -> Iterator[tuple[int, in
 
 
 def convert_tensor(
-    writer: SafetensorsWriter, plan: TensorPlan, origin: Path, advance: Advance
+    writer: SafetensorsWriter,
+    plan: TensorPlan,
+    origin: Path,
+    advance: Advance,
+    pool: ThreadPoolExecutor,
 ) -> TensorResult:
-    """Write one planned tensor; `origin` is named in errors."""
+    """Write one planned tensor with the threads of `pool`; `origin` is named in errors.
+
+    `advance` is called from this thread.
+    """
     module, note = plan.module, plan.note
     if module is None:
         _copy(writer, plan, advance)
         return TensorResult(plan.name, plan.source.kind, None, 0.0, note)
     try:
-        error = _quantize(writer, plan, module, origin, advance)
+        error = _quantize(writer, plan, module, advance, pool)
     except ScaleRangeError as reason:
         note = f"bf16 scales, as {reason}" + (f"; {note}" if note else "")
         module = replace(module, scale_type="bf16")
         for name, (dtype, _) in module.tensors(plan.name).items():
             writer.restart(name, dtype)
-        error = _quantize(writer, plan, module, origin, advance)
+        error = _quantize(writer, plan, module, advance, pool)
+    except WeightError as reason:
+        raise fail(origin, str(reason), tensor=plan.source.name) from reason
     return TensorResult(plan.name, plan.source.kind, module, error, note)
 
 
@@ -93,36 +107,53 @@ def _quantize(
     writer: SafetensorsWriter,
     plan: TensorPlan,
     module: ModuleFormat,
-    origin: Path,
     advance: Advance,
+    pool: ThreadPoolExecutor,
 ) -> float:
+    """Write every piece; return the relative error. A failing piece undoes the progress."""
+
+    def work(piece: Piece) -> tuple[float, float]:
+        return _quantize_piece(writer, plan, module, piece)
+
+    cut = list(pieces(module.n, module.k))
+    futures = [pool.submit(work, piece) for piece in cut]
     lost, total, done = 0.0, 0.0, 0
-    for r0, r1, c0, c1 in pieces(module.n, module.k):
-        piece = (r0, r1, c0, c1)
-        exact = plan.direct and plan.source.kind in EXACT_TYPES
-        weights = None if exact else plan.source.read(*piece)
-        try:
-            rows = _rows(plan, module, piece, weights)
-        except ScaleRangeError:
+    try:
+        for (r0, r1, c0, c1), future in zip(cut, futures, strict=True):
+            squares = future.result()
+            lost, total = lost + squares[0], total + squares[1]
+            part = plan.source.nbytes * (r1 - r0) * (c1 - c0) // (module.n * module.k)
+            advance(part)
+            done += part
+    except BaseException as error:
+        # No piece may be written after a restart or after the file is closed.
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        if isinstance(error, ScaleRangeError):
             advance(-done)
-            raise
-        except ValueError as error:
-            raise fail(origin, str(error), tensor=plan.source.name) from error
-        if weights is not None:
-            total += _square_sum(weights)
-            weights -= restore_rows(rows, module.format, module.scale_type)
-            lost += _square_sum(weights)
-        _write_packed(writer, plan.name, module, rows, r0, c0)
-        part = plan.source.nbytes * (r1 - r0) * (c1 - c0) // (module.n * module.k)
-        advance(part)
-        done += part
+        raise
     advance(plan.source.nbytes - done)  # what integer division left over
     return math.sqrt(lost / total) if total else 0.0
 
 
-def _rows(
-    plan: TensorPlan, module: ModuleFormat, piece: tuple[int, int, int, int], weights: F32 | None
-) -> Quantized:
+def _quantize_piece(
+    writer: SafetensorsWriter, plan: TensorPlan, module: ModuleFormat, piece: Piece
+) -> tuple[float, float]:
+    """Write a piece; return the squared norms of what was lost and of its weights."""
+    r0, _, c0, _ = piece
+    if plan.direct and plan.source.kind in EXACT_TYPES:
+        _write_packed(writer, plan.name, module, _rows(plan, module, piece, None), r0, c0)
+        return 0.0, 0.0
+    weights = plan.source.read(*piece)
+    rows = _rows(plan, module, piece, weights)
+    _write_packed(writer, plan.name, module, rows, r0, c0)
+    total = _square_sum(weights)
+    weights -= restore_rows(rows, module.format, module.scale_type)
+    return _square_sum(weights), total
+
+
+def _rows(plan: TensorPlan, module: ModuleFormat, piece: Piece, weights: F32 | None) -> Quantized:
     if plan.direct and isinstance(plan.source, BlockSource):
         return plan.source.read_direct(*piece, module.scale_type)
     if weights is None:

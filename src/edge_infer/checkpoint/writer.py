@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,7 @@ class SafetensorsWriter:
         reserve = len(self._header_text()) + len(ordered) * max(map(len, DTYPES))
         self._base = -(-(8 + reserve) // ALIGNMENT) * ALIGNMENT
         self._written = dict.fromkeys(ordered, 0)
+        self._lock = threading.Lock()
         free = shutil.disk_usage(path.parent).free
         if free < self._base + position:
             raise fail(path, f"{self._base + position} bytes are needed, the disk has {free} free")
@@ -58,7 +60,7 @@ class SafetensorsWriter:
         os.ftruncate(self._fd, self._base + position)
 
     def write(self, name: str, offset: int, data: np.ndarray) -> None:
-        """Write the bytes of a contiguous array at byte `offset` of tensor `name`."""
+        """Write an array's bytes at byte `offset` of tensor `name`; threads may call it at once."""
         entry = self.entries[name]
         if offset < 0 or offset + data.nbytes > entry.nbytes:
             raise ValueError(f"{name}: {data.nbytes} bytes at {offset} exceed {entry.nbytes}")
@@ -67,7 +69,8 @@ class SafetensorsWriter:
         while buffer:
             count = os.pwrite(self._fd, buffer, position)
             buffer, position = buffer[count:], position + count
-        self._written[name] += data.nbytes
+        with self._lock:
+            self._written[name] += data.nbytes
 
     def restart(self, name: str, dtype: str) -> None:
         """Forget what was written of `name` and give it another dtype of the same size."""

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_samples import LLAMA, QWEN3, random_tensors, write_hf_folder
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_infer.checkpoint import CheckpointError, open_checkpoint
+from edge_infer.checkpoint.format import parse_quantization_config
 from edge_infer.checkpoint.random_weights import write_random_checkpoint
 from edge_infer.checkpoint.safetensors_file import SafetensorsFile
 from edge_infer.checkpoint.writer import SafetensorsWriter
@@ -202,6 +205,42 @@ def test_packed_tensors_without_a_module_and_unknown_versions(tmp_path: Path) ->
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="modules is list"):
         open_checkpoint(path)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+modules = st.fixed_dictionaries(
+    {
+        "format": st.sampled_from(["int4", "int8"]) | json_values,
+        "form": st.sampled_from(["symmetric", "zero", "min"]) | json_values,
+        "scale_type": st.sampled_from(["f16", "bf16"]) | json_values,
+        "group_size": st.sampled_from([32, 64, 128]) | json_values,
+        "n": st.integers(-1, 2**40) | json_values,
+        "k": st.integers(-1, 64).map(lambda count: 32 * count) | json_values,
+    }
+)
+
+
+@given(
+    json_values
+    | st.fixed_dictionaries(
+        {
+            "quant_method": st.just("cpu_int4") | json_values,
+            "version": st.just(1) | json_values,
+            "modules": st.dictionaries(st.text(max_size=8), modules | json_values) | json_values,
+        }
+    )
+)
+def test_no_quantization_config_raises_anything_else(raw: Any) -> None:
+    try:
+        parsed = parse_quantization_config(raw, Path("config.json"))
+    except CheckpointError:
+        return
+    for name, module in parsed.items():
+        assert module.tensors(name)
 
 
 def test_dense_weights_of_other_types_are_refused_when_asked_for(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def smollm2() -> Path:
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
-@pytest.mark.parametrize("config", [LLAMA, {**QWEN3, "intermediate_size": 128}, QWEN2])
+@pytest.mark.parametrize(
+    "config", [LLAMA, {**LLAMA, "attention_bias": True}, {**QWEN3, "intermediate_size": 128}, QWEN2]
+)
 @pytest.mark.parametrize(
     ("kind", "format_", "form"),
     [("Q4_0", "int4", "symmetric"), ("Q4_1", "int4", "min"), ("Q8_0", "int8", "symmetric")],

@@ -11,8 +11,9 @@ import numpy as np
 from edge_infer.checkpoint.packing import F32, U8, U16, f32_to_half, half_to_f32
 
 # First guesses of a symmetric scale are max / d, where max is the signed value of largest
-# magnitude: -8 puts it on the end of the longer side of -8..7; the others clip it or leave room.
-_SYMMETRIC_DIVISORS = (-8.0, -7.0, 7.0, -8.6)
+# magnitude: -8 puts it on the end of the longer side of -8..7, 7 on that of the shorter side, -8.8
+# clips it. More guesses gain less than 1.5% of the error.
+_SYMMETRIC_DIVISORS = (-8.0, 7.0, -8.8)
 # Fractions of the range max - min that a first guess of a minimum form covers.
 _MINIMUM_SHRINKS = (1.0, 0.92, 0.84)
 
@@ -21,6 +22,10 @@ _F16_SMALLEST = 2.0**-20
 # Outside these, sums of squares or reciprocals leave float32. Smaller scales count as 0.
 _LARGEST = 1e15
 _SMALLEST = 1e-30
+
+
+class WeightError(ValueError):
+    """Weights that no 16-bit scale can represent: not finite, or too large."""
 
 
 class ScaleRangeError(ValueError):
@@ -39,14 +44,14 @@ class Quantized:
 def quantize_rows(x: F32, format: str, form: str, group_size: int, scale_type: str) -> Quantized:
     """Quantize float32 rows [N, K] to ``int4`` (symmetric or min) or ``int8`` (symmetric).
 
-    Raises ValueError for values that are not finite and ScaleRangeError when `scale_type` is f16
+    Raises WeightError for values that are not finite and ScaleRangeError when `scale_type` is f16
     and a scale would overflow or lose its precision.
     """
     n, k = x.shape
     groups = np.ascontiguousarray(x, dtype=np.float32).reshape(-1, group_size)
     low, high = groups.min(), groups.max()
     if not (low > -_LARGEST and high < _LARGEST):  # also false for NaN
-        raise ValueError(f"holds weights that are not finite or beyond {_LARGEST:g}")
+        raise WeightError(f"holds weights that are not finite or beyond {_LARGEST:g}")
     if format == "int8":
         q, scales = _int8(groups, scale_type)
         offsets = None
@@ -165,4 +170,4 @@ def _check_overflow(values: F32, scale_type: str) -> None:
     if not np.isfinite(values).all():
         if scale_type == "f16":
             raise ScaleRangeError("a scale or minimum is too large for f16")
-        raise ValueError("weights are too large for a 16-bit scale")
+        raise WeightError("weights are too large for a 16-bit scale")

@@ -16,8 +16,9 @@ VOCAB, HIDDEN = 80_000, 1024
 
 # RssAnon is what the kernel counts, sampled inside every piece; tracemalloc sees each numpy array.
 CHILD = """
-import json, sys, threading, time, tracemalloc
+import json, os, sys, threading, time, tracemalloc
 from pathlib import Path
+os.sched_getaffinity = lambda pid: set(range(64))  # as many threads as it ever uses
 from edge_infer.checkpoint.convert import convert
 from edge_infer.checkpoint.plan import QuantizeOptions
 
