@@ -78,6 +78,11 @@ class Checkpoint:
         self._owner = {name: file for file in self._files for name in file.entries}
         self._check_modules()
 
+    @property
+    def files(self) -> list[Path]:
+        """The mapped weight files."""
+        return [file.path for file in self._files]
+
     def has_linear(self, name: str) -> bool:
         """Whether `name` (without ``.weight``) is a quantized module or a dense 2-D weight."""
         if name in self.modules:

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_infer.checkpoint.errors import CheckpointError
 from edge_infer.checkpoint.reader import TensorReport
 from edge_infer.checkpoint.report import GroupReport, ModelReport, group_layers, inspect_model
+from edge_infer.cli.errors import clear_errors
 
 
 def inspect(
@@ -21,11 +21,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a row per tensor.")] = False,
 ) -> None:
     """Show what MODEL stores: format, group size, shape, size and bits per weight (bpw)."""
-    try:
+    with clear_errors():
         report = inspect_model(model)
-    except CheckpointError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return

@@ -15,8 +15,8 @@ from rich.progress import (
 )
 
 from edge_infer.checkpoint.convert import ConversionReport, convert
-from edge_infer.checkpoint.errors import CheckpointError
 from edge_infer.checkpoint.plan import QuantizeOptions
+from edge_infer.cli.errors import clear_errors
 
 
 def quantize(
@@ -49,17 +49,13 @@ def quantize(
     """Write SRC as a cpu_int4 checkpoint to DST. Q4_0, Q4_1 and Q8_0 weights keep their values."""
     options = QuantizeOptions(group_size, form, scale_type, head_format, wide_format)
     console = Console(stderr=True)
-    try:
-        with _progress_bar(console) as bar:
-            task = bar.add_task("", total=None)
+    with clear_errors(), _progress_bar(console) as bar:
+        task = bar.add_task("", total=None)
 
-            def show(name: str, done: int, total: int) -> None:
-                bar.update(task, description=name, completed=done, total=total)
+        def show(name: str, done: int, total: int) -> None:
+            bar.update(task, description=name, completed=done, total=total)
 
-            report = convert(src, dst, options, force=force, progress=show)
-    except CheckpointError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        report = convert(src, dst, options, force=force, progress=show)
     typer.echo(summary(report))
 
 

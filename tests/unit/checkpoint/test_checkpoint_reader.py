@@ -46,6 +46,8 @@ def test_hf_folder_opens_dense_without_copies(
         assert not checkpoint.has_linear("model.norm")
         assert checkpoint.has("model.norm.weight")
         assert {row.name for row in checkpoint.entries()} == set(tensors)
+        assert len(checkpoint.files) == shards
+        assert all(file.is_file() for file in checkpoint.files)
 
 
 def test_quantized_folder_gives_the_declared_views(tmp_path: Path) -> None:
