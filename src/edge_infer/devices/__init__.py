@@ -1,0 +1,1 @@
+"""What this machine is and grants: cores, threads, kernel paths."""

@@ -1,0 +1,1 @@
+"""Memory: what may be used (limits) and what is used (measure)."""
