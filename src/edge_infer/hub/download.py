@@ -18,7 +18,11 @@ from pathlib import Path
 from huggingface_hub import HfApi, constants, errors, hf_hub_url, snapshot_download
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo
-from huggingface_hub.utils import build_hf_headers, tqdm, validate_repo_id
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    build_hf_headers,
+    tqdm,
+    validate_repo_id,
+)
 
 from edge_infer.checkpoint.files import read_json_object
 from edge_infer.hub.cache import cache_folder, lock, make_folder, require_space
@@ -45,9 +49,9 @@ class _RemoteFile:
     large: bool
 
 
-class _SilentBar(tqdm):  # type: ignore[type-arg]
+class _SilentBar(tqdm):
     def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[arg-type]
+        super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
 
 
 def select_files(names: Iterable[str], repo_id: str) -> list[str]:
@@ -95,9 +99,9 @@ def download_snapshot(
         except (NetworkError, errors.OfflineModeIsEnabled) as error:
             if isinstance(error, errors.HfHubHTTPError) and error.response.status_code < 500:
                 raise _explained(error, repo_id, revision, endpoint) from error
-            _log.warning("the hub cannot be asked about %s: %s", repo_id, error)
             reason = f"{endpoint} cannot be reached ({type(error).__name__}: {error})"
             folder, names = _cached_snapshot(repo_id, revision, hub_cache, reason)
+            _log.warning("%s: %s, so an earlier download is used", repo_id, reason)
         else:
             return _fetch(repo_id, revision, info, endpoint, hub_cache, records, progress)
     else:
@@ -175,7 +179,7 @@ def _fetch_large(
     file: _RemoteFile,
     repo: Path,
     repo_id: str,
-    bar: type[tqdm] | None,  # type: ignore[type-arg]
+    bar: type[tqdm] | None,
 ) -> None:
     """Fetch one file to `blobs/<sha256>`, from where an earlier attempt ended.
 

@@ -89,9 +89,9 @@ def _cgroup_limit(folder: CgroupFolder) -> MemoryLimit | None:
     """The limit of one cgroup; None when it sets none."""
     if folder.version == 2:
         # Above memory.high the kernel throttles the process to a crawl, so it binds too.
-        names, usage_name, prefix = ("memory.max", "memory.high"), "memory.current", ""
+        names, usage_name, prefix = ["memory.max", "memory.high"], "memory.current", ""
     else:
-        names, usage_name, prefix = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"
+        names, usage_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     limits = [(limit, name) for name in names if (limit := read_limit(folder.path / name))]
     if not limits:
         return None

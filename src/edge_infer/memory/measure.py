@@ -6,6 +6,7 @@ needs Linux 5.9; all of it needs CONFIG_PROC_PAGE_MONITOR, and is an OSError whe
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -147,7 +148,7 @@ class PeakSampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        if kind is None:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may have ended
             self.sample()
 
     def sample(self) -> MemorySample:
