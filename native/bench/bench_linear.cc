@@ -24,8 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPoolBytes = int64_t{768} << 20;  // beyond any last-level cache here
-constexpr double kSeconds = 0.25;
-constexpr int kRepetitions = 5;
+constexpr std::chrono::milliseconds kDuration{1000};
 
 struct Options {
   Isa isa = selected_isa();
@@ -35,13 +34,13 @@ struct Options {
   int64_t group = 128, n = 12288, k = 2048, tokens = 0, threads = 0, blocks = 0, chunk = 256;
 };
 
-// The memory that weights are read from: bytes are any value, so are packed weights.
+// The memory that weights are read from. Any bytes are packed weights; here none is 0.
 uint8_t* weight_pool() {
   static Aligned<uint8_t>* pool = [] {
     auto* p = new Aligned<uint8_t>(kPoolBytes);
     Random random(1);
     for (int64_t i = 0; i + 8 <= kPoolBytes; i += 8) {
-      const uint64_t bits = random.bits();
+      const uint64_t bits = random.bits() | 0x0101010101010101;
       std::memcpy(p->data() + i, &bits, 8);
     }
     return p;
@@ -60,30 +59,33 @@ KernelTable linear_table(Isa isa) {
   return t;
 }
 
-// Runs `work(thread, pass)` on all threads until the time is up; seconds per pass.
-// Passes start together, as the steps of the engine do.
+struct Figures {
+  double median, best;  // seconds per pass, or bytes per second
+};
+
+// Runs `work(thread, pass)` on all threads until the time is up. Passes start together, as
+// the steps of the engine do, and are timed one by one: the best one is what the machine
+// does when nobody else uses it.
 template <class Work>
-double seconds_per_pass(int64_t threads, const Work& work) {
+Figures time_passes(int64_t threads, const Work& work) {
   std::atomic<int64_t> arrived{0};
-  std::atomic<bool> stop{false};
-  int64_t passes = 0;
-  Clock::time_point begin;
-  double seconds = 0;
+  std::atomic<int64_t> last_pass{INT64_MAX};
+  std::vector<double> seconds;
+  auto wait_for_all = [&](int64_t round) {
+    arrived.fetch_add(1);
+    while (arrived.load() < threads * round) {
+    }
+  };
+  const Clock::time_point start = Clock::now();
   auto body = [&](int64_t thread) {
-    for (int64_t pass = 0;; ++pass) {
-      arrived.fetch_add(1);
-      while (arrived.load() < threads * (2 * pass + 1)) {
-      }
-      if (stop.load()) return;
+    for (int64_t pass = 0; pass <= last_pass.load(); ++pass) {
+      const Clock::time_point begin = Clock::now();  // before any thread can have begun
+      wait_for_all(2 * pass + 1);
       work(thread, pass);
-      if (thread == 0) {
-        if (pass == 0) begin = Clock::now();  // the first pass warms up
-        seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-        passes = pass;
-        if (pass > 0 && seconds > kSeconds) stop.store(true);
-      }
-      arrived.fetch_add(1);
-      while (arrived.load() < threads * (2 * pass + 2)) {
+      if (thread == 0 && pass > 1 && Clock::now() - start > kDuration) last_pass.store(pass);
+      wait_for_all(2 * pass + 2);
+      if (thread == 0 && pass > 0) {  // the first one warms up
+        seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
       }
     }
   };
@@ -91,39 +93,21 @@ double seconds_per_pass(int64_t threads, const Work& work) {
   for (int64_t t = 1; t < threads; ++t) others.emplace_back(body, t);
   body(0);
   for (std::thread& t : others) t.join();
-  return seconds / static_cast<double>(passes);
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds[seconds.size() / 2], seconds[0]};
 }
 
-struct Figures {
-  double median, best;
-};
-
-template <class Work>
-Figures repeat(int64_t threads, const Work& work) {
-  std::vector<double> s;
-  for (int i = 0; i < kRepetitions; ++i) s.push_back(seconds_per_pass(threads, work));
-  std::sort(s.begin(), s.end());
-  return {s[kRepetitions / 2], s[0]};
-}
-
-// A cache line; the compiler splits it into the registers there are.
-using Line __attribute__((vector_size(64), may_alias)) = uint64_t;
-
+// The C library's memchr reads with the widest registers there are; the pool has no 0 to find.
 Figures read_bandwidth(int64_t threads) {
   const uint8_t* pool = weight_pool();
   constexpr int64_t kPass = 64 << 20;
-  std::atomic<uint64_t> sink{0};
-  const Figures s = repeat(threads, [&](int64_t thread, int64_t pass) {
-    const int64_t share = kPass / threads / 128 * 128;
+  std::atomic<int64_t> found{0};
+  const Figures s = time_passes(threads, [&](int64_t thread, int64_t pass) {
+    const int64_t share = kPass / threads;
     const uint8_t* p = pool + pass % (kPoolBytes / kPass) * kPass + thread * share;
-    Line sums[2] = {};
-    for (int64_t i = 0; i < share; i += 128) {
-      sums[0] += reinterpret_cast<const Line*>(p + i)[0];
-      sums[1] += reinterpret_cast<const Line*>(p + i)[1];
-    }
-    const Line sum = sums[0] + sums[1];
-    for (int j = 0; j < 8; ++j) sink.fetch_add(sum[j]);
+    if (std::memchr(p, 0, static_cast<size_t>(share)) != nullptr) found.fetch_add(1);
   });
+  if (found.load() != 0) std::printf("(a pass ended early: the bandwidth below is wrong)\n");
   return {kPass / s.median, kPass / s.best};
 }
 
@@ -149,8 +133,11 @@ class Bench {
     for (int64_t i = 0; i < offsets_.size(); ++i) offsets_[i] = 0xA800 + (i & 255);
     if (o.form == GroupForm::kZeroPoint) std::memset(offsets_.data(), 7, offsets_.size());
     const ActivationLayout layout = panels_ ? ActivationLayout::kPanels : ActivationLayout::kRows;
-    x_ = {o.activations,    layout,           tokens,         o.k,           o.group, o.k,
-          values_.data(), x_scales_.data(), x_sums_.data(), x_int_sums_.data()};
+    x_ = {o.activations,  layout,
+          tokens,         o.k,
+          o.group,        o.k,
+          values_.data(), x_scales_.data(),
+          x_sums_.data(), x_int_sums_.data()};
     Random random(3);
     std::vector<float> row(static_cast<size_t>(o.k));
     for (int64_t t = 0; t < tokens; ++t) {
@@ -182,7 +169,7 @@ class Bench {
       scratch.push_back(new Aligned<uint8_t>(64 * o_.k + 65536));
     }
     std::atomic<int64_t> next[2] = {0, 0};
-    const Figures s = repeat(threads, [&](int64_t thread, int64_t pass) {
+    const Figures s = time_passes(threads, [&](int64_t thread, int64_t pass) {
       if (thread == 0) next[(pass + 1) % 2].store(0);
       for (;;) {
         const int64_t i = next[pass % 2].fetch_add(1);
@@ -194,14 +181,15 @@ class Bench {
       }
     });
     for (Aligned<uint8_t>* p : scratch) delete p;
-    const double bytes = double(data_bytes_) + 2.0 * scales_.size() *
-                                                   (o_.form == GroupForm::kSymmetric ? 1 : 2);
+    const double bytes =
+        double(data_bytes_) + 2.0 * scales_.size() * (o_.form == GroupForm::kSymmetric ? 1 : 2);
     const double operations = 2.0 * o_.n * o_.k * tokens_;
     const char* forms[] = {"symmetric", "zero", "min"};
-    std::printf("%-28s %-9s g%-3d M=%-4d %d thread%s: %7.2f ms, best %7.2f; %6.1f GB/s, %7.0f GOPS\n",
-                kernel.name, forms[int(o_.form)], int(o_.group), int(tokens_), int(threads),
-                threads == 1 ? " " : "s", 1e3 * s.median, 1e3 * s.best, 1e-9 * bytes / s.median,
-                1e-9 * operations / s.median);
+    std::printf(
+        "%-28s %-9s g%-3d M=%-4d %d thread%s: %6.2f ms; best %6.2f, %5.1f GB/s, %5.0f GOPS\n",
+        kernel.name, forms[int(o_.form)], int(o_.group), int(tokens_), int(threads),
+        threads == 1 ? " " : "s", 1e3 * s.median, 1e3 * s.best, 1e-9 * bytes / s.best,
+        1e-9 * operations / s.best);
     std::fflush(stdout);
   }
 
