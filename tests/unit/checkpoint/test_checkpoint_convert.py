@@ -125,6 +125,20 @@ def test_scales_that_f16_cannot_hold_become_bf16_for_that_tensor(tmp_path: Path)
         assert checkpoint.linear("model.layers.0.mlp.gate_proj").scale_type == "f16"
 
 
+def test_progress_is_right_after_a_tensor_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = random_tensors(LLAMA)
+    tensors["model.layers.0.mlp.up_proj.weight"][90] *= 1e8  # in the second of two pieces
+    src = write_hf_folder(tmp_path / "src", LLAMA, tensors)
+    monkeypatch.setattr(pieces, "__defaults__", (64 * 64,))
+    seen: list[int] = []
+    report = convert(src, tmp_path / "out", progress=lambda _, done, __: seen.append(done))
+    assert any("too large for f16" in tensor.note for tensor in report.tensors)
+    assert seen != sorted(seen)  # it went back once
+    assert seen[-1] == report.source_bytes
+
+
 def test_a_stored_but_tied_head_is_left_out_and_said(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA)
     write_hf_folder(tmp_path / "src", {**LLAMA, "tie_word_embeddings": True}, tensors)
