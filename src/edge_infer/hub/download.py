@@ -16,21 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, errors, hf_hub_url, snapshot_download
-from huggingface_hub.file_download import http_get, repo_folder_name
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.hf_api import ModelInfo
-from huggingface_hub.utils import (  # type: ignore[attr-defined]
-    build_hf_headers,
-    tqdm,
-    validate_repo_id,
-)
+from huggingface_hub.utils import tqdm, validate_repo_id  # type: ignore[attr-defined]
 
 from edge_infer.checkpoint.files import read_json_object
 from edge_infer.hub.cache import cache_folder, lock, make_folder, require_space
 from edge_infer.hub.errors import ModelSourceError
+from edge_infer.hub.progress import byte_progress
+from edge_infer.hub.transfer import NetworkError, fetch
 from edge_infer.hub.verify import check_file, verify_snapshot
-
-# The base error of the HTTP client that huggingface_hub brings along (httpx or its successor).
-NetworkError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]
 
 _log = logging.getLogger(__name__)
 _METADATA_SECONDS = 10.0
@@ -137,19 +132,18 @@ def _fetch(
     repo = hub_cache / repo_folder_name(repo_id=repo_id, repo_type="model")
     missing = [f for f in files if not (repo / "blobs" / f.digest).exists()]
     require_space(hub_cache, sum(file.size for file in missing), f"the download of {repo_id}")
-    bar = None if progress else _SilentBar
     try:
         for file in missing:
             if file.large:
                 url = hf_hub_url(repo_id, file.name, revision=info.sha, endpoint=endpoint)
-                _fetch_large(url, file, repo, repo_id, bar)
+                _fetch_large(url, file, repo, repo_id, progress)
         folder = snapshot_download(
             repo_id,
             revision=revision,
             cache_dir=hub_cache,
             endpoint=endpoint,
             allow_patterns=[glob.escape(file.name) for file in files],
-            tqdm_class=bar,
+            tqdm_class=_SilentBar,  # what is left is small
         )
     except (NetworkError, errors.LocalEntryNotFoundError) as error:
         raise _explained(error, repo_id, revision, endpoint) from error
@@ -174,13 +168,7 @@ def _remote_files(info: ModelInfo, repo_id: str) -> list[_RemoteFile]:
     return files
 
 
-def _fetch_large(
-    url: str,
-    file: _RemoteFile,
-    repo: Path,
-    repo_id: str,
-    bar: type[tqdm] | None,
-) -> None:
+def _fetch_large(url: str, file: _RemoteFile, repo: Path, repo_id: str, progress: bool) -> None:
     """Fetch one file to `blobs/<sha256>`, from where an earlier attempt ended.
 
     A partial file stays for the next attempt unless what came is not the file.
@@ -192,21 +180,9 @@ def _fetch_large(
     with lock(repo.parent / ".locks" / repo.name / f"{file.digest}.lock"):
         if (blobs / file.digest).exists():
             return
-        with partial.open("ab") as out:
-            done = out.tell()
-            if done > file.size:
-                out.truncate(0)
-                done = 0
+        with partial.open("ab") as out, byte_progress(file.name, progress) as show:
             try:
-                http_get(
-                    url,
-                    out,
-                    resume_size=done,
-                    headers={**build_hf_headers(), "Accept-Encoding": "identity"},
-                    expected_size=file.size,
-                    displayed_filename=file.name,
-                    tqdm_class=bar,
-                )
+                fetch(url, out, file.size, show)
             except NetworkError as error:
                 if isinstance(error, errors.HfHubHTTPError):
                     raise
@@ -214,10 +190,6 @@ def _fetch_large(
                     f"{file.name} of {repo_id}: the connection failed at {out.tell()} of "
                     f"{file.size} bytes ({error}): run the same command again to go on from there"
                 ) from error
-            except OSError as error:
-                if partial.stat().st_size == file.size:
-                    raise
-                _log.warning("%s: %s", file.name, error)  # a wrong size: the check says more
         check_file(partial, file.digest, f"{file.name} of {repo_id}", size=file.size)
         partial.rename(blobs / file.digest)
 
