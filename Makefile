@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 NATIVE := CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.inc')
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test build lint format bench clean
+.PHONY: demo test build stub lint format bench clean
 
 demo: $(VENV)/.built $(VENV)/.demo
 	$(BIN)/edge-infer run smollm2-135m "$(QUESTION)"
@@ -29,6 +29,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	git ls-files 'native/*.cc' 'native/*.h' 'native/*.inc' | xargs $(BIN)/clang-format -i
+
+# The type stub of the native module, committed; a test compares.
+stub: $(VENV)/.built
+	$(BIN)/python -m nanobind.stubgen -q -m edge_infer._native -o src/edge_infer/_native.pyi
 
 clean:
 	rm -rf build $(VENV)

@@ -202,7 +202,9 @@ def main() -> None:
             greedy = compare_greedy(engine, reference)
             kernels = engine.model.runner.kernel_calls()
         rows[activations] = {
-            "logits": asdict(fidelity), "greedy": asdict(greedy), "kernels": kernels
+            "logits": asdict(fidelity),
+            "greedy": asdict(greedy),
+            "kernels": kernels,
         }
         print(
             f"activations {activations}: perplexity {fidelity.perplexity:.4f} "

@@ -1,9 +1,10 @@
+#include "isa/isa.h"
+
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
-#include "isa/isa.h"
 #include "kernels/self_test.h"
 
 namespace nb = nanobind;
@@ -37,13 +38,13 @@ void bind_isa(nb::module_& m) {
       "The kernel paths this machine can run, lowest first.");
   m.def(
       "selected_isa", [] { return std::string(isa_name(selected_isa())); },
-      "The kernel path in force: EDGE_INFER_ISA, or the best available. Raises RuntimeError "
-      "when the variable asks for what this machine lacks.");
+      "The kernel path in force: EDGE_INFER_ISA, or the best available.\n\n"
+      "Raises ValueError when the variable asks for what this machine lacks.");
   m.def(
-      "self_test", [](const std::string& isa) { return self_test(parse_isa(isa)); },
-      nb::arg("isa"), nb::call_guard<nb::gil_scoped_release>(),
-      "Run a small case of every kernel of a path against the scalar one. Returns the kernel "
-      "names by op; raises RuntimeError naming the kernel that differs.");
+      "self_test", [](const std::string& isa) { return self_test(parse_isa(isa)); }, nb::arg("isa"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Run a small case of every kernel of a path against the scalar one.\n\n"
+      "Returns the kernel names by op; raises RuntimeError naming the kernel that differs.");
 }
 
 }  // namespace edge_infer

@@ -1,3 +1,5 @@
+#include "program/program.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -8,7 +10,6 @@
 #include <stdexcept>
 
 #include "bind/bind.h"
-#include "program/program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -86,12 +87,10 @@ int64_t add_rope(PyProgram& p, Floats cos, Floats sin) {
   return id;
 }
 
-nb::ndarray<nb::numpy, const float, nb::ndim<2>> step(nb::handle_t<PyProgram> self, Ints32 tokens,
-                                                       Ints32 positions, Ints32 query_start,
-                                                       nb::ndarray<const int32_t, nb::ndim<2>,
-                                                                   nb::c_contig, nb::device::cpu>
-                                                           block_tables,
-                                                       Ints32 logits_rows) {
+nb::ndarray<nb::numpy, const float, nb::ndim<2>> step(
+    nb::handle_t<PyProgram> self, Ints32 tokens, Ints32 positions, Ints32 query_start,
+    nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> block_tables,
+    Ints32 logits_rows) {
   Program& program = nb::cast<PyProgram&>(self).program;
   require(positions.shape(0) == tokens.shape(0), "step: tokens and positions differ in length");
   require(query_start.shape(0) >= 2, "step: query_start needs at least two entries");
@@ -175,8 +174,7 @@ void bind_ops(nb::module_& m) {
            "k_norm"_a, "eps"_a, "rope"_a);
   nb::class_<AttentionOp>(m, "AttentionOp")
       .def(nb::init<Buffer, Buffer, int64_t, int64_t, int64_t, int64_t, float, int64_t>(), "qkv"_a,
-           "out"_a, "layer"_a, "num_heads"_a, "q_column"_a, "window"_a, "scale"_a,
-           "gate_column"_a);
+           "out"_a, "layer"_a, "num_heads"_a, "q_column"_a, "window"_a, "scale"_a, "gate_column"_a);
 }
 
 }  // namespace
@@ -228,8 +226,8 @@ void bind_program(nb::module_& m) {
           },
           "pool"_a, "kv"_a, "isa"_a, "max_tokens"_a, "max_sequences"_a, "max_logits"_a,
           "max_positions"_a, "vocab_size"_a)
-      .def("add_weight", &add_weight, "format"_a, "form"_a, "scale_type"_a, "n"_a, "k"_a,
-           "group"_a, "data"_a, "scales"_a.none(), "offsets"_a.none(),
+      .def("add_weight", &add_weight, "format"_a, "form"_a, "scale_type"_a, "n"_a, "k"_a, "group"_a,
+           "data"_a, "scales"_a.none(), "offsets"_a.none(),
            "Register a linear's arrays (kept alive, not copied); returns its id.")
       .def(
           "add_vector",
@@ -252,11 +250,12 @@ void bind_program(nb::module_& m) {
           "arena_bytes"_a, "private_bytes"_a, "logits"_a)
       .def_static("prepared_bytes", &Program::prepared_bytes, "type"_a, "k"_a, "group"_a,
                   "tokens"_a, "Bytes that a prepared form needs for `tokens` rows.")
-      .def("step", &step, "tokens"_a, "positions"_a, "query_start"_a,
-                  "block_tables"_a, "logits_rows"_a)
+      .def("step", &step, "tokens"_a, "positions"_a, "query_start"_a, "block_tables"_a,
+           "logits_rows"_a)
       .def_prop_ro("memory_bytes", [](const PyProgram& p) { return p.program.memory_bytes(); })
-      .def("kernel_calls", [](const PyProgram& p) { return p.program.kernel_calls(); },
-           "How many ops each kernel has run, as (name, count).");
+      .def(
+          "kernel_calls", [](const PyProgram& p) { return p.program.kernel_calls(); },
+          "How many ops each kernel has run, as (name, count).");
 }
 
 }  // namespace edge_infer

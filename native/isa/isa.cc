@@ -77,8 +77,8 @@ CpuFeatures detect() {
   const Registers r71 = r7.a >= 1 ? cpuid(7, 1) : Registers{};
   f.avx2 = os_ymm && bit(r1.c, 28) && bit(r1.c, 12) && bit(r1.c, 29) && bit(r7.b, 5);
   f.avx_vnni = f.avx2 && bit(r71.a, 4);
-  const bool avx512 = f.avx2 && os_zmm && bit(r7.b, 16) && bit(r7.b, 17) && bit(r7.b, 30) &&
-                      bit(r7.b, 31);
+  const bool avx512 =
+      f.avx2 && os_zmm && bit(r7.b, 16) && bit(r7.b, 17) && bit(r7.b, 30) && bit(r7.b, 31);
   f.avx512_vnni = avx512 && bit(r7.c, 11);
   f.avx512_bf16 = avx512 && bit(r71.a, 5);
   f.amx_int8 = f.avx512_vnni && os_tile && bit(r7.d, 24) && bit(r7.d, 25) && bit(r7.d, 22);
@@ -132,7 +132,7 @@ Isa parse_isa(const std::string& name) {
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512Vnni, Isa::kAmx}) {
     if (name == isa_name(isa)) return isa;
   }
-  throw std::runtime_error("unknown ISA '" + name +
+  throw std::invalid_argument("unknown ISA '" + name +
                            "': the names are scalar, avx2, avx512vnni and amx");
 }
 
@@ -144,7 +144,7 @@ Isa selected_isa() {
   if (!isa_available(isa)) {
     std::string have;
     for (Isa i : isas) have += (have.empty() ? "" : ", ") + std::string(isa_name(i));
-    throw std::runtime_error("EDGE_INFER_ISA=" + std::string(forced) +
+    throw std::invalid_argument("EDGE_INFER_ISA=" + std::string(forced) +
                              ": this machine cannot run it; it can run " + have);
   }
   return isa;

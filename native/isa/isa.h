@@ -14,7 +14,7 @@ struct CpuFeatures {
   bool avx_vnni = false;
   bool avx512_vnni = false;  // with f, bw, dq, vl, and the OS saving ZMM state
   bool avx512_bf16 = false;
-  bool amx_int8 = false;  // with tile, bf16 and the OS saving tile state
+  bool amx_int8 = false;        // with tile, bf16 and the OS saving tile state
   bool amx_permission = false;  // granted to this process by arch_prctl
   std::string vendor;
   std::string brand;
@@ -28,9 +28,9 @@ std::vector<Isa> available_isas();  // lowest first
 const char* isa_name(Isa isa);      // "scalar", "avx2", "avx512vnni", "amx"
 
 // The ISA to run: EDGE_INFER_ISA when set, otherwise the best available.
-// Throws std::runtime_error that names the value and what this machine has
+// Throws std::invalid_argument that names the value and what this machine has
 // when the variable is unknown or asks for more than the machine can run.
 Isa selected_isa();
-Isa parse_isa(const std::string& name);  // throws std::runtime_error
+Isa parse_isa(const std::string& name);  // throws std::invalid_argument
 
 }  // namespace edge_infer

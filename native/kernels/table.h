@@ -48,8 +48,8 @@ struct KernelTable {
   // Rotate-half RoPE in place on one head: (x[i], x[i + rotary_dim/2]) with cos[i], sin[i].
   void (*rope)(float* x, const float* cos, const float* sin, int64_t rotary_dim);
   void (*gate_mul)(GateFunction f, const float* gate, const float* up, int64_t n, float* out);
-  void (*add)(const float* x, int64_t n, float* y);           // y += x
-  void (*scale)(float s, int64_t n, float* y);                 // y *= s
+  void (*add)(const float* x, int64_t n, float* y);  // y += x
+  void (*scale)(float s, int64_t n, float* y);       // y *= s
   // One row of an embedding table in any weight format, as floats.
   void (*embed_row)(const LinearWeight& w, int64_t row, float* out);
 };

@@ -22,10 +22,10 @@ const T& item(const std::vector<T>& list, int64_t id, const char* what) {
 
 void check_buffer(const Buffer& b, int64_t columns, const char* name) {
   require(b.width >= columns && b.width % 16 == 0 && b.width <= (1 << 24),
-          std::string(name) + ": width " + str(b.width) + " must be a multiple of 16 and at least " +
-              str(columns));
-  require(b.offset >= 0 && b.offset % 64 == 0, std::string(name) + ": offset " + str(b.offset) +
-                                                   " is not a multiple of 64");
+          std::string(name) + ": width " + str(b.width) +
+              " must be a multiple of 16 and at least " + str(columns));
+  require(b.offset >= 0 && b.offset % 64 == 0,
+          std::string(name) + ": offset " + str(b.offset) + " is not a multiple of 64");
 }
 
 void check_vector(const std::vector<std::vector<float>>& vectors, int64_t id, int64_t n,
@@ -56,8 +56,8 @@ int64_t pad16(int64_t n) { return (n + 15) / 16 * 16; }
 
 void OpChecker::operator()(const EmbedOp& op) const {
   const LinearWeight& w = item(weights, op.weight, "weight");
-  require(w.n >= limits.vocab_size, "embedding: " + str(w.n) + " rows for a vocabulary of " +
-                                        str(limits.vocab_size));
+  require(w.n >= limits.vocab_size,
+          "embedding: " + str(w.n) + " rows for a vocabulary of " + str(limits.vocab_size));
   check_buffer(op.out, w.k, "embedding output");
 }
 
@@ -84,8 +84,7 @@ void OpChecker::operator()(const LinearOp& op) const {
   require(prepare.rows == op.rows, "linear: its rows differ from its prepare op's");
   require(!op.parts.empty() && op.parts.size() <= kMaxParts,
           "linear: the number of parts must be 1 to " + str(kMaxParts));
-  require(op.epilogue != Epilogue::kGate || op.parts.size() == 2,
-          "linear: a gate takes two parts");
+  require(op.epilogue != Epilogue::kGate || op.parts.size() == 2, "linear: a gate takes two parts");
   for (const LinearPart& part : op.parts) {
     const LinearWeight& w = item(weights, part.weight, "weight");
     require(w.k == prepare.k,
@@ -93,9 +92,9 @@ void OpChecker::operator()(const LinearOp& op) const {
     const Prepared& input = item(prepare.outputs, part.input, "prepared form");
     require(input.type == needed_activation(w.format, input.type),
             "linear: the prepared form does not suit the weight's format");
-    require(input.type == ActivationType::kF32 || input.group == w.group,
-            "linear: the input's group " + str(input.group) + " is not the weight's " +
-                str(w.group));
+    require(
+        input.type == ActivationType::kF32 || input.group == w.group,
+        "linear: the input's group " + str(input.group) + " is not the weight's " + str(w.group));
     require(part.column >= 0 && part.column % 16 == 0, "linear: column must be a multiple of 16");
     check_buffer(op.out, part.column + pad16(w.n), "linear output");
     check_vector(vectors, part.bias, w.n, "bias");

@@ -89,8 +89,7 @@ const float* Executor::vector(int64_t id) const {
   return id < 0 ? nullptr : p.vectors_[static_cast<size_t>(id)].data();
 }
 
-bool Executor::claim(size_t op, int64_t items, int64_t chunk, int64_t* begin,
-                     int64_t* end) const {
+bool Executor::claim(size_t op, int64_t items, int64_t chunk, int64_t* begin, int64_t* end) const {
   *begin = p.state_->counter(op).fetch_add(chunk, std::memory_order_relaxed);
   *end = std::min(items, *begin + chunk);
   return *begin < items;
@@ -113,8 +112,8 @@ Activations Executor::activations(const PrepareOp& op, size_t output, int thread
     return a;
   }
   const PreparedLayout l = prepared_layout(out.type, op.k, out.group, n);
-  char* base = n == 1 ? p.state_->prepared(thread) + out.private_offset
-                      : p.state_->arena() + out.offset;
+  char* base =
+      n == 1 ? p.state_->prepared(thread) + out.private_offset : p.state_->arena() + out.offset;
   a.ld = f32_row(op.k);
   a.values = base;
   a.scales = reinterpret_cast<float*>(base + l.scales);
@@ -217,8 +216,8 @@ void Executor::linear(size_t index, const LinearOp& op, int thread) {
   const int64_t token_chunk =
       std::clamp<int64_t>(kActivationBytes / row_bytes / 16 * 16, 64, kTileTokens);
   const int64_t max_blocks = n <= kSmallStep ? 32 : kTileColumns / 16;
-  const int64_t block_chunk = std::clamp<int64_t>(
-      total_blocks / (p.pool_->size() * kChunksPerThread), 1, max_blocks);
+  const int64_t block_chunk =
+      std::clamp<int64_t>(total_blocks / (p.pool_->size() * kChunksPerThread), 1, max_blocks);
   const int64_t token_chunks = ceil_div(n, token_chunk);
 
   int64_t chunks[kMaxParts];  // block chunks of each part
@@ -339,8 +338,7 @@ void Executor::rope_kv(size_t index, const RopeKvOp& op) {
       const int64_t sequence = next - in.query_start - 1;
       const int32_t block =
           in.block_tables[sequence * in.block_table_width + position / kv.block_size];
-      table.kv_write(kv, block, position % kv.block_size, head, k,
-                     row + op.v_column + head * d);
+      table.kv_write(kv, block, position % kv.block_size, head, k, row + op.v_column + head * d);
     }
   }
 }

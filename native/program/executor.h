@@ -116,8 +116,8 @@ struct Executor {
 
   void embed(size_t index, const EmbedOp& op);
   void prepare(size_t index, const PrepareOp& op, int thread);
-  void prepare_row(const PrepareOp& op, int64_t row, const std::array<Activations, kMaxPrepared>& outputs,
-                   float* normed) const;
+  void prepare_row(const PrepareOp& op, int64_t row,
+                   const std::array<Activations, kMaxPrepared>& outputs, float* normed) const;
   void linear(size_t index, const LinearOp& op, int thread);
   void linear_tile(const LinearOp& op, const LinearPart& part, int thread, LinearArgs args);
   void gate_tile(const LinearOp& op, int thread, LinearArgs args);

@@ -39,9 +39,9 @@ struct Prepared {
 // RMSNorm (when norm >= 0), then each of the prepared forms.
 struct PrepareOp {
   Buffer in;
-  Rows rows;       // of the output; with kLogits, row i reads in[logits_rows[i]]
-  int64_t k;       // row length, in.width without padding
-  int64_t norm;    // vector id, -1 for none
+  Rows rows;     // of the output; with kLogits, row i reads in[logits_rows[i]]
+  int64_t k;     // row length, in.width without padding
+  int64_t norm;  // vector id, -1 for none
   float eps;
   std::vector<Prepared> outputs;
 };

@@ -23,8 +23,7 @@ ActivationType quantized_activation(WeightFormat f) {
 
 }  // namespace
 
-const LinearKernel& select_linear(const KernelTable& t, WeightFormat format,
-                                  const Activations& x) {
+const LinearKernel& select_linear(const KernelTable& t, WeightFormat format, const Activations& x) {
   const bool int8 = x.type == ActivationType::kInt8;
   switch (format) {
     case WeightFormat::kInt4: return int8 ? t.int4_w4a8 : t.int4_w4a16;
@@ -79,9 +78,9 @@ int64_t Program::add_vector(std::vector<float> values) {
 }
 
 int64_t Program::add_rope(const RopeTable& table) {
-  require(table.positions >= limits_.max_positions,
-          "rope: the table has " + str(table.positions) + " positions, max_positions is " +
-              str(limits_.max_positions));
+  require(table.positions >= limits_.max_positions, "rope: the table has " + str(table.positions) +
+                                                        " positions, max_positions is " +
+                                                        str(limits_.max_positions));
   require(table.rotary_dim >= 2 && table.rotary_dim % 2 == 0,
           "rope: rotary_dim must be even, not " + str(table.rotary_dim));
   ropes_.push_back(table);
@@ -97,9 +96,8 @@ int64_t Program::add_op(Op op) {
     const KvLayer& layer = kv_->layer(a->layer);
     const AttentionShape shape{a->window, layer.num_kv_heads, a->num_heads / layer.num_kv_heads,
                                layer.head_dim};
-    const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const AttentionPlan& p) {
-      return p.shape() == shape;
-    });
+    const auto found = std::find_if(plans_.begin(), plans_.end(),
+                                    [&](const AttentionPlan& p) { return p.shape() == shape; });
     plan = found - plans_.begin();
     if (found == plans_.end()) {
       plans_.emplace_back(shape, limits_.max_tokens, limits_.max_sequences, pool_->size());
@@ -130,9 +128,9 @@ void Program::finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits) 
     std::visit(ArenaChecker{ops_, limits_, arena_bytes, private_bytes}, op);
   }
   const int64_t logits_bytes = limits_.max_logits * logits.width * 4;
-  require(logits.offset >= 0 && logits.offset % 64 == 0 &&
-              logits.offset <= arena_bytes - logits_bytes,
-          "logits: outside the arena");
+  require(
+      logits.offset >= 0 && logits.offset % 64 == 0 && logits.offset <= arena_bytes - logits_bytes,
+      "logits: outside the arena");
   logits_ = logits;
   state_ = std::make_unique<State>(pool_->size(), align_up(arena_bytes), align_up(private_bytes),
                                    max_k, partial_floats, ops_.size());
@@ -192,8 +190,8 @@ const float* Program::step(const StepInput& in) {
   for (AttentionPlan& plan : plans_) plan.prepare(in);
   state_->reset_counters();
   Executor executor{*this, in};
-  pool_->run(
-      [](void* context, int thread) { static_cast<Executor*>(context)->run(thread); }, &executor);
+  pool_->run([](void* context, int thread) { static_cast<Executor*>(context)->run(thread); },
+             &executor);
   return reinterpret_cast<const float*>(state_->arena() + logits_.offset);
 }
 

@@ -85,13 +85,12 @@ class Program {
   std::vector<std::vector<float>> vectors_;
   std::vector<RopeTable> ropes_;
   std::vector<Op> ops_;
-  std::vector<AttentionPlan> plans_;       // one per distinct window and group shape
-  std::vector<int64_t> op_plan_;           // op index -> plan, -1
+  std::vector<AttentionPlan> plans_;  // one per distinct window and group shape
+  std::vector<int64_t> op_plan_;      // op index -> plan, -1
   std::unique_ptr<State> state_;
 };
 
 // The kernel that a weight of this format runs with on these activations.
-const LinearKernel& select_linear(const KernelTable& t, WeightFormat format,
-                                  const Activations& x);
+const LinearKernel& select_linear(const KernelTable& t, WeightFormat format, const Activations& x);
 
 }  // namespace edge_infer

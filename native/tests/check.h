@@ -15,16 +15,16 @@ inline int g_passed = 0;
 inline int g_failed = 0;
 inline int g_skipped = 0;
 
-#define CHECK(cond, ...)                                              \
-  do {                                                                \
-    if (cond) {                                                       \
-      ++::edge_infer::test::g_passed;                                 \
-    } else {                                                          \
-      ++::edge_infer::test::g_failed;                                 \
-      std::printf("FAILED %s:%d: %s: ", __FILE__, __LINE__, #cond);   \
-      std::printf(__VA_ARGS__);                                       \
-      std::printf("\n");                                              \
-    }                                                                 \
+#define CHECK(cond, ...)                                            \
+  do {                                                              \
+    if (cond) {                                                     \
+      ++::edge_infer::test::g_passed;                               \
+    } else {                                                        \
+      ++::edge_infer::test::g_failed;                               \
+      std::printf("FAILED %s:%d: %s: ", __FILE__, __LINE__, #cond); \
+      std::printf(__VA_ARGS__);                                     \
+      std::printf("\n");                                            \
+    }                                                               \
   } while (0)
 
 // Small, seeded and the same on every platform, so that a failure replays.

@@ -98,8 +98,7 @@ ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
     workers_.emplace_back(&ThreadPool::worker, this, t);
     if (cpus_.empty()) continue;
     const cpu_set_t set = one_cpu(cpus_[static_cast<size_t>(t)]);
-    const int error =
-        pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);
+    const int error = pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);
     if (error != 0) {
       const int cpu = cpus_[static_cast<size_t>(t)];
       stop_.store(true);

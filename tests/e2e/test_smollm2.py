@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness import fidelity
 
 from edge_infer import Engine, SamplingParams, _native
 from edge_infer.engine.errors import ContextLengthError, RequestError
-from harness import fidelity
 
 # W4A16 rounds activations and the KV cache to bf16 (2^-9 relative). Over the prompts of
 # harness/fidelity.py the largest lead of the reference's choice over ours that this was
@@ -42,7 +42,9 @@ def test_perplexity_stays_close(reference: Any, activations: str, limit: float) 
     assert result.kl_divergence > 0  # not the reference compared with itself
 
 
-@pytest.mark.parametrize("isa", [i for i in _native.available_isas() if i != "scalar"] or ["scalar"])
+@pytest.mark.parametrize(
+    "isa", [i for i in _native.available_isas() if i != "scalar"] or ["scalar"]
+)
 def test_greedy_tokens_agree_within_the_margin(reference: Any, isa: str) -> None:
     with fidelity.engine_for("bf16", isa) as engine:
         result = fidelity.compare_greedy(engine, reference, max_tokens=24)
@@ -81,16 +83,24 @@ def test_batch_stream_and_single_agree() -> None:
 def test_more_sequences_than_memory_still_all_end() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=40)
     prompts = [[1, *range(100 + i, 120 + i)] for i in range(6)]
-    with Engine("smollm2-135m", max_num_seqs=6, max_model_len=64) as engine:
-        plenty = engine.generate(prompts, params)
+    with Engine("smollm2-135m", max_num_seqs=1, max_model_len=64) as engine:
         block_bytes = engine.model.plan.kv_block_bytes
     with Engine(
         "smollm2-135m", max_num_seqs=6, max_model_len=64, kv_budget_bytes=9 * block_bytes
     ) as engine:
         assert engine.model.plan.num_blocks == 9
-        scarce = engine.generate(prompts, params)
+        completions = engine.generate(prompts, params)
         assert engine.num_free_blocks == 9
-    assert [c.token_ids for c in scarce] == [c.token_ids for c in plenty]
+        assert engine.num_preemptions > 0
+    # What was computed again must still be the model's own choice at every token. A choice
+    # that another chunking would not make is one between nearly equal logits.
+    with fidelity.engine_for("int8") as engine:
+        for completion in completions:
+            assert len(completion.token_ids) == 40
+            ids = completion.prompt_token_ids + completion.token_ids
+            logits = fidelity.window_logits(engine, ids)[len(completion.prompt_token_ids) - 1 : -1]
+            lead = logits.max(-1) - logits[range(40), completion.token_ids]
+            assert lead.max() < 0.5
 
 
 def test_closing_a_stream_frees_everything_at_once() -> None:
@@ -99,6 +109,12 @@ def test_closing_a_stream_frees_everything_at_once() -> None:
         next(stream)
         assert engine.num_running == 1
         stream.close()
+        assert engine.num_running == 0
+        never_read = engine.stream("Hello", SamplingParams(max_tokens=400))
+        never_read.close()
+        dropped = engine.stream("Hello", SamplingParams(max_tokens=400))
+        del dropped
+        engine.generate("Hi", SamplingParams(max_tokens=2))
         assert engine.num_running == 0
         assert engine.num_free_blocks == engine.model.plan.num_blocks
 

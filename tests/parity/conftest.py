@@ -37,17 +37,29 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama-tied": (
         transformers.LlamaConfig,
         transformers.LlamaForCausalLM,
-        {"tie_word_embeddings": True, "hidden_size": 96, "num_attention_heads": 3,
-         "num_key_value_heads": 1, "head_dim": 64},
+        {
+            "tie_word_embeddings": True,
+            "hidden_size": 96,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+        },
     ),
     "llama-llama3-rope": (
         transformers.LlamaConfig,
         transformers.LlamaForCausalLM,
-        _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-              original_max_position_embeddings=64),
+        _rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
     ),
     "llama-linear-rope": (
-        transformers.LlamaConfig, transformers.LlamaForCausalLM, _rope("linear", factor=4.0),
+        transformers.LlamaConfig,
+        transformers.LlamaForCausalLM,
+        _rope("linear", factor=4.0),
     ),
     "llama-yarn-rope": (
         transformers.LlamaConfig,
@@ -60,7 +72,9 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {**_rope("dynamic", factor=2.0), "max_position_embeddings": 48},
     ),
     "mistral-window": (
-        transformers.MistralConfig, transformers.MistralForCausalLM, {"sliding_window": 24},
+        transformers.MistralConfig,
+        transformers.MistralForCausalLM,
+        {"sliding_window": 24},
     ),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM, {}),
     "qwen2-window": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,13 @@ class Driver:
         counts = [len(tokens) for _, _, tokens in parts]
         query_start = np.cumsum([0, *counts]).astype(np.int32)
         tokens = np.concatenate([np.asarray(t, np.int32) for _, _, t in parts])
-        positions = np.concatenate(
-            [np.arange(p, p + len(t), dtype=np.int32) for _, p, t in parts]
-        )
+        positions = np.concatenate([np.arange(p, p + len(t), dtype=np.int32) for _, p, t in parts])
         tables = np.stack(
             [self._blocks[n * self._width : (n + 1) * self._width] for n, _, _ in parts]
         )
         rows = np.arange(len(tokens), dtype=np.int32)
         logits = self.model.runner.raw_step(tokens, positions, query_start, tables, rows)
-        return [logits[a:b].copy() for a, b in zip(query_start, query_start[1:], strict=False)]
+        return [logits[a:b].copy() for a, b in pairwise(query_start)]
 
     def logits(self, tokens: Sequence[int], chunk: int = MAX_TOKENS) -> NDArray[np.float32]:
         """Logits of one sequence computed in chunks, float32 [tokens, vocab]."""

@@ -129,7 +129,9 @@ def logits(tensors: dict[str, NDArray[np.float32]], tokens: list[int]) -> Floats
         h = rms_norm(x, tensors[f"{p}.post_attention_layernorm.weight"])
         g = h @ tensors[f"{p}.mlp.gate_proj.weight"].T
         gelu = g * 0.5 * (1 + erf(g / math.sqrt(2)))
-        x = x + (gelu * (h @ tensors[f"{p}.mlp.up_proj.weight"].T)) @ tensors[
-            f"{p}.mlp.down_proj.weight"
-        ].T
+        x = (
+            x
+            + (gelu * (h @ tensors[f"{p}.mlp.up_proj.weight"].T))
+            @ tensors[f"{p}.mlp.down_proj.weight"].T
+        )
     return rms_norm(x, tensors["model.norm.weight"]) @ tensors["lm_head.weight"].T

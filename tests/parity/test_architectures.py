@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from tests.parity.conftest import MODELS
 from tests.parity.driver import Driver, load, relative_error
 
@@ -75,7 +74,9 @@ def test_a_mixed_batch_equals_each_alone(tiny_model: TinyModel, isa: str, name: 
         assert relative_error(logits, want) < TOLERANCE, f"sequence {n}"
 
 
-@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("f16", 2e-3), ("bf16", 1.5e-2), ("int8", 3e-2)])
+@pytest.mark.parametrize(
+    ("kv_dtype", "tolerance"), [("f16", 2e-3), ("bf16", 1.5e-2), ("int8", 3e-2)]
+)
 def test_smaller_kv_types_stay_close(
     tiny_model: TinyModel, isa: str, kv_dtype: str, tolerance: float
 ) -> None:

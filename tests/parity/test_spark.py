@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.parity import spark_reference
 from tests.parity.driver import Driver, load, relative_error
 

@@ -30,7 +30,9 @@ def bench(
     n_prompt: Annotated[
         str, typer.Option("-p", "--n-prompt", help="Tokens to prefill, 0 for none.")
     ] = "512",
-    n_gen: Annotated[str, typer.Option("-n", "--n-gen", help="Tokens to decode, 0 for none.")] = "128",
+    n_gen: Annotated[
+        str, typer.Option("-n", "--n-gen", help="Tokens to decode, 0 for none.")
+    ] = "128",
     n_depth: Annotated[
         str, typer.Option("-d", "--n-depth", help="Tokens of KV before the test.")
     ] = "0",
@@ -149,7 +151,9 @@ def _csv(rows: list[dict[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
     writer.writeheader()
     for row in rows:
-        writer.writerow({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()})
+        writer.writerow(
+            {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()}
+        )
 
 
 def _table(rows: list[dict[str, Any]]) -> None:

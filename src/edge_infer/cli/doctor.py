@@ -104,7 +104,7 @@ def _selected_isa() -> Finding:
     forced = os.environ.get(ISA_VARIABLE)
     try:
         selected = _native.selected_isa()
-    except RuntimeError as error:
+    except ValueError as error:
         return Finding("kernel path", str(error), "broken")
     why = f"{ISA_VARIABLE}={forced}" if forced else "the best that this machine runs"
     return Finding("kernel path", selected, details=(why, f"available: {', '.join(available)}"))

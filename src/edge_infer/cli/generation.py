@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from rich.console import Console
 from edge_infer.engine.engine import Engine
 from edge_infer.engine.options import EngineOptions
 from edge_infer.engine.sampling_params import SamplingParams
-from edge_infer.engine.sequence import Chunk
 from edge_infer.memory.limits import parse_bytes
 from edge_infer.memory.measure import PeakSampler, address_memory, mapping_memory
 
@@ -82,10 +81,10 @@ class Answer:
 def stream_answer(engine: Engine, prompt: Sequence[int] | str, params: SamplingParams) -> Answer:
     """Print an answer as it comes. Ctrl-C ends the answer, not the program."""
     started = time.perf_counter()
-    chunks: Iterator[Chunk] = engine.stream(prompt, params)
+    stream = engine.stream(prompt, params)
     text, tokens, first = "", 0, None
     try:
-        for chunk in chunks:
+        for chunk in stream:
             first = first or time.perf_counter()
             tokens += len(chunk.token_ids)
             text += chunk.text
@@ -94,18 +93,19 @@ def stream_answer(engine: Engine, prompt: Sequence[int] | str, params: SamplingP
     except KeyboardInterrupt:
         sys.stderr.write(" [stopped]")
     finally:
-        chunks.close()  # type: ignore[attr-defined]  # a generator: closing it cancels
+        stream.close()
     sys.stdout.write("\n")
     ended = time.perf_counter()
-    prompt_tokens = len(engine.tokenizer.encode(prompt)) if isinstance(prompt, str) else len(prompt)
-    return Answer(text, prompt_tokens, tokens, (first or ended) - started, ended - started)
+    return Answer(
+        text, len(stream.prompt_token_ids), tokens, (first or ended) - started, ended - started
+    )
 
 
 def print_figures(engine: Engine, answer: Answer, peak: PeakSampler) -> None:
     """The closing line: times, speeds, peak memory by owner, and the path that ran."""
     model = engine.model
     weights = sum(mapping_memory(path) for path in model.checkpoint.files)
-    kv = address_memory(model.kv.address)
+    kv = address_memory(model.kv.address, model.kv.nbytes)
     total = max(peak.peak_total, weights + kv)
     decode = f"{answer.decode_ts:.1f} tok/s" if answer.decode_ts else "one token"
     parts = [

@@ -18,7 +18,9 @@ def run(
     model: Annotated[str, typer.Argument(help="A folder, a GGUF file, a hub id or a name.")],
     prompt: Annotated[str, typer.Argument(help="The question; - reads standard input.")],
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the text, no chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text, no chat template.")
+    ] = False,
     max_tokens: g.MaxTokens = None,
     temperature: g.Temperature = 0.0,
     top_p: g.TopP = 1.0,

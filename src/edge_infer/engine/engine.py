@@ -39,6 +39,42 @@ class Completion:
     timing: Timing = field(default_factory=Timing)
 
 
+class Stream(Iterator[Chunk]):
+    """The chunks of one sequence; reading runs the engine. Close it to cancel."""
+
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The tokens of the prompt."""
+        return self._sequence.prompt_token_ids
+
+    def __next__(self) -> Chunk:
+        sequence = self._sequence
+        while not sequence.chunks:
+            if sequence.finish_reason is not None:
+                _raise_error(sequence)
+                raise StopIteration
+            self._engine.advance(sequence)
+        return sequence.chunks.popleft()
+
+    def close(self) -> None:
+        """Cancel the sequence if it still runs; nothing is left of it afterwards."""
+        self._engine.cancel([self._sequence])
+        self._sequence.chunks.clear()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Engine:
     """A model on this CPU.
 
@@ -87,18 +123,23 @@ class Engine:
         """Sequences in the running batch."""
         return len(self._scheduler.running)
 
+    @property
+    def num_preemptions(self) -> int:
+        """How often a sequence gave its KV blocks to an older one and was computed again."""
+        return self._scheduler.num_preemptions
+
     @overload
     def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
     @overload
     def generate(self, prompts: Seq[int], params: SamplingParams | None = None) -> Completion: ...
     @overload
     def generate(
-        self, prompts: Seq[str] | Seq[Seq[int]], params: SamplingParams | None = None
+        self, prompts: list[str] | list[list[int]], params: SamplingParams | None = None
     ) -> list[Completion]: ...
 
     def generate(
         self,
-        prompts: str | Seq[int] | Seq[str] | Seq[Seq[int]],
+        prompts: str | Seq[int] | list[str] | list[list[int]],
         params: SamplingParams | None = None,
     ) -> Completion | list[Completion]:
         """Complete one prompt, or several as one batch.
@@ -115,22 +156,22 @@ class Engine:
         try:
             for sequence in sequences:
                 while sequence.finish_reason is None:
-                    self._advance(sequence)
+                    self.advance(sequence)
         finally:
-            self._cancel(sequences)
+            self.cancel(sequences)
         completions = [_completion(s) for s in sequences]
         return completions[0] if one else completions
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """Yield chunks of a completion as they are generated.
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Iterate over the chunks of a completion as they are generated.
 
-        The prompt is checked at once. Closing the iterator cancels the sequence and frees
-        its KV blocks.
+        The prompt is checked at once. Closing the stream, or dropping it, cancels the
+        sequence and frees its KV blocks.
         """
         sequence = self._sequence(prompt, params or SamplingParams())
         with self._lock:
             self._scheduler.add(sequence)
-        return self._stream(sequence)
+        return Stream(self, sequence)
 
     def chat(
         self,
@@ -196,7 +237,9 @@ class Engine:
             max_tokens=room if params.max_tokens is None else params.max_tokens,
             sampler=sampler,
             detokenizer=detokenizer,
-            stops=StopChecker(params.stop, include_stop_str_in_output=params.include_stop_str_in_output),
+            stops=StopChecker(
+                params.stop, include_stop_str_in_output=params.include_stop_str_in_output
+            ),
             end_token_ids=frozenset(ends),
         )
 
@@ -217,25 +260,15 @@ class Engine:
                 )
         return token_ids
 
-    def _stream(self, sequence: Sequence) -> Iterator[Chunk]:
-        try:
-            while sequence.chunks or sequence.finish_reason is None:
-                while sequence.chunks:
-                    yield sequence.chunks.popleft()
-                if sequence.finish_reason is None:
-                    self._advance(sequence)
-            _raise_error(sequence)
-        finally:
-            self._cancel([sequence])
-
-    def _advance(self, sequence: Sequence) -> None:
-        """Run a step, unless another thread's step brought the sequence a token meanwhile."""
+    def advance(self, sequence: Sequence) -> None:
+        """Run a step for everyone, unless another thread's brought this sequence a token."""
         seen = len(sequence.output_token_ids)
         with self._lock:
             if sequence.finish_reason is None and len(sequence.output_token_ids) == seen:
                 self._step()
 
-    def _cancel(self, sequences: Seq[Sequence]) -> None:
+    def cancel(self, sequences: Seq[Sequence]) -> None:
+        """End sequences that still run and free their blocks."""
         with self._lock:
             for sequence in sequences:
                 if sequence.finish_reason is None:

@@ -26,13 +26,16 @@ class Scheduled:
 class Scheduler:
     """Two queues and a token budget."""
 
-    def __init__(self, blocks: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, blocks: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._preempted = False
+        self.num_preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; its full context must fit the pool (checked on admission)."""
@@ -99,6 +102,6 @@ class Scheduler:
         self.running.remove(victim)
         self.blocks.release(victim.block_table)
         victim.num_computed = 0
-        victim.num_preemptions += 1
+        self.num_preemptions += 1
         self._preempted = True
         self.waiting.appendleft(victim)

@@ -61,7 +61,6 @@ class Sequence:
     output_token_ids: list[int] = field(default_factory=list)
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
-    num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     chunks: deque[Chunk] = field(default_factory=deque)
     timing: Timing = field(default_factory=Timing)

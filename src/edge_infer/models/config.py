@@ -24,7 +24,9 @@ class Config:
         if value is None:
             raise ConfigError(f"config.json: {name} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-            raise ConfigError(f"config.json: {name} must be an integer of 1 to {limit}, not {value!r}")
+            raise ConfigError(
+                f"config.json: {name} must be an integer of 1 to {limit}, not {value!r}"
+            )
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -63,7 +65,9 @@ class Config:
         """Refuse a field whose value would change the result and is not implemented."""
         value = self._values.get(name)
         if value is not None and value not in neutral:
-            raise ConfigError(f"config.json: {name}={value!r} is not supported by this architecture")
+            raise ConfigError(
+                f"config.json: {name}={value!r} is not supported by this architecture"
+            )
 
     def rope_parameters(self, layer_type: str | None = None) -> dict[str, Any]:
         """RoPE parameters, from `rope_parameters` or from the older pair of fields.

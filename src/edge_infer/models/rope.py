@@ -77,7 +77,7 @@ class RopeSpec:
             case "default":
                 return base, 1.0
             case "linear":
-                return base / np.float32(p.number("factor")), 1.0
+                return (base / p.number("factor")).astype(np.float32), 1.0
             case "dynamic":
                 factor = p.number("factor")
                 growth = max(positions, self.max_position_embeddings) / self.max_position_embeddings
@@ -130,7 +130,8 @@ def _llama3(inv_freq: Array, p: _Parameters) -> Array:
         )
     turns = original * inv_freq / (2 * math.pi)  # over the original context
     blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return ((1.0 - blend) * inv_freq / factor + blend * inv_freq).astype(np.float32)
+    blended: Array = ((1.0 - blend) * inv_freq / factor + blend * inv_freq).astype(np.float32)
+    return blended
 
 
 def _yarn(

@@ -31,9 +31,7 @@ def build(b: ProgramBuilder, config: Config) -> None:
     for i, layer_type in enumerate(types):
         layer = f"model.layers.{i}"
         sliding = layer_type == "sliding_attention"
-        _attention(
-            b, x, layer, shape, tables[layer_type], window if sliding else 0, gated
-        )
+        _attention(b, x, layer, shape, tables[layer_type], window if sliding else 0, gated)
         mlp_block(b, x, layer, shape, "gelu")
     h = b.rms_norm(x, "model.norm.weight", shape.eps)
     b.logits(h, "model.embedding" if shape.tie_word_embeddings else "lm_head")

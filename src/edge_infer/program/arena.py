@@ -32,15 +32,16 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     total = 0
     for interval in sorted(intervals, key=lambda i: (i.first, -i.nbytes)):
         placed = [p for p in placed if p.last >= interval.first]
-        offset = 0
-        position = 0
-        for position, other in enumerate(placed):
-            if offset + align_up(interval.nbytes) <= other.offset:
-                break
-            offset = other.offset + align_up(other.nbytes)
-        else:
-            position = len(placed)
-        interval.offset = offset
-        placed.insert(position, interval)
-        total = max(total, offset + align_up(interval.nbytes))
+        size = align_up(interval.nbytes)
+        ends = [0, *(align_up(p.offset + p.nbytes) for p in placed)]
+        starts = [*(p.offset for p in placed), None]
+        # The first gap between neighbours that is wide enough; the last one has no end.
+        gap = next(
+            i
+            for i, (end, start) in enumerate(zip(ends, starts, strict=True))
+            if start is None or end + size <= start
+        )
+        interval.offset = ends[gap]
+        placed.insert(gap, interval)
+        total = max(total, interval.offset + size)
     return total

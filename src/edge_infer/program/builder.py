@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_infer import _native
-from edge_infer.checkpoint.reader import LinearTensor
+from edge_infer.checkpoint.format import LinearTensor
 from edge_infer.program.spec import (
     Attention,
     Embed,
@@ -208,9 +208,7 @@ class ProgramBuilder:
             weight = self._weight(name)
             tensor = self._linears[weight]
             if tensor.k != prepare.k:
-                raise ValueError(
-                    f"{name} takes {tensor.k} columns, its input has {prepare.k}"
-                )
+                raise ValueError(f"{name} takes {tensor.k} columns, its input has {prepare.k}")
             bias = -1
             if self.weights.has(f"{name}.bias"):
                 bias = self._vector(f"{name}.bias", tensor.n)
@@ -231,7 +229,8 @@ class ProgramBuilder:
 
 def kv_type(name: str) -> _native.KvType:
     """The native type of a KV cache dtype: f32, f16, bf16 or int8."""
-    kinds = {"f32": "f32", "f16": "f16", "bf16": "bf16", "int8": "int8"}
-    if name not in kinds:
-        raise ValueError(f"kv_dtype {name!r} is unknown; it is one of {', '.join(kinds)}")
-    return getattr(_native.KvType, kinds[name])  # type: ignore[no-any-return]
+    try:
+        return _native.KvType[name]
+    except KeyError:
+        known = ", ".join(_native.KvType.__members__)
+        raise ValueError(f"kv_dtype {name!r} is unknown; it is one of {known}") from None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_infer import _native
-from edge_infer.checkpoint.reader import LinearTensor
+from edge_infer.checkpoint.format import LinearTensor
 from edge_infer.program.arena import Interval, plan_offsets
 
 
@@ -228,7 +228,10 @@ class ProgramSpec:
                             )
                             for n in (rows[record.rows], 1)
                         ]
-                        forms[id(record), i] = (Interval(size[0], op, op), Interval(size[1], op, op))
+                        forms[id(record), i] = (
+                            Interval(size[0], op, op),
+                            Interval(size[1], op, op),
+                        )
                 case Linear():
                     # The input stays until here: a one-row step has no barrier between a
                     # prepare and its linears, and a plain f32 input is read in place.
@@ -253,7 +256,12 @@ def _buffer(tensor: Tensor, layout: _Layout) -> _native.Buffer:
     return _native.Buffer(layout.tensors[id(tensor)].offset, tensor.width)
 
 
-def _native_op(record: Record, layout: _Layout, emitted: dict[int, int]) -> object:
+NativeOp = (
+    _native.EmbedOp | _native.PrepareOp | _native.LinearOp | _native.RopeKvOp | _native.AttentionOp
+)
+
+
+def _native_op(record: Record, layout: _Layout, emitted: dict[int, int]) -> NativeOp:
     match record:
         case Embed():
             return _native.EmbedOp(record.weight, _buffer(record.out, layout), record.scale)

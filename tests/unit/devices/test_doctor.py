@@ -80,7 +80,7 @@ def test_an_illegal_instruction_breaks(run: RUN, monkeypatch: pytest.MonkeyPatch
 
 def test_a_forced_path_that_cannot_run(native: types.SimpleNamespace, run: RUN) -> None:
     def selected() -> str:
-        raise RuntimeError("EDGE_INFER_ISA=amx: this machine lacks it")
+        raise ValueError("EDGE_INFER_ISA=amx: this machine lacks it")
 
     native.selected_isa = selected
     result = run("--json")

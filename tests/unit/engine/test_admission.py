@@ -1,0 +1,101 @@
+"""Sizing of the context and the KV cache from the bytes at hand (CASES 3 and 4 of the peers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from edge_infer.engine.admission import RUNTIME_BYTES, MemoryPlan, plan_memory
+from edge_infer.engine.errors import MemoryRefusal
+from edge_infer.engine.options import EngineOptions
+from edge_infer.program.spec import StepLimits
+
+MIB = 1 << 20
+# 28 layers of 8 heads of 128, bf16: 1.75 MiB for a block of 16 tokens.
+BLOCK_BYTES = 28 * 2 * 8 * 128 * 2 * 16
+
+
+@dataclass
+class FakeSpec:
+    """A model of 1,000 MiB whose RoPE tables take 512 bytes a position."""
+
+    weight_bytes: int = 1000 * MIB
+    kv_layers: list[tuple[int, int]] = field(default_factory=lambda: [(8, 128)] * 28)
+
+    def arena_bytes(self, limits: StepLimits) -> int:
+        return limits.max_tokens * 1024
+
+    def rope_bytes(self, positions: int) -> int:
+        return positions * 512
+
+
+def plan(available: int, **settings: object) -> MemoryPlan:
+    return plan_memory(
+        FakeSpec(),  # type: ignore[arg-type]
+        EngineOptions(**settings),  # type: ignore[arg-type]
+        checkpoint_positions=40960,
+        available_bytes=available,
+    )
+
+
+def test_a_large_machine_gets_the_default_context_for_every_sequence() -> None:
+    p = plan(64 << 30)
+    assert p.kv_block_bytes == BLOCK_BYTES
+    assert p.max_model_len == 8192
+    assert p.num_blocks == 8 * 512
+
+
+def test_a_small_machine_gets_the_longest_context_that_fits() -> None:
+    available = 1000 * MIB + RUNTIME_BYTES + MIB + 200 * MIB
+    p = plan(available, max_num_seqs=1)
+    assert p.max_model_len == p.num_blocks * 16
+    assert p.total_bytes <= available
+    assert p.total_bytes + BLOCK_BYTES > available - 16 * 512
+
+
+def test_an_explicit_context_that_does_not_fit_is_refused_with_the_longest_that_does() -> None:
+    available = 1000 * MIB + RUNTIME_BYTES + MIB + 200 * MIB
+    with pytest.raises(MemoryRefusal, match="40960 tokens needs 4500 MiB") as refused:
+        plan(available, max_model_len=40960)
+    longest = refused.value.longest_context
+    assert longest is not None
+    assert f"max_model_len={longest}" in str(refused.value)
+    assert plan(available, max_model_len=longest, max_num_seqs=1).max_model_len == longest
+    with pytest.raises(MemoryRefusal):
+        plan(available, max_model_len=longest + 16, max_num_seqs=1)
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(MemoryRefusal, match="not even one block"):
+        plan(900 * MIB)
+
+
+def test_a_kv_budget_is_honoured_to_one_block() -> None:
+    p = plan(64 << 30, kv_budget_bytes=300 * MIB, max_model_len=2048)
+    assert 300 * MIB - BLOCK_BYTES < p.kv_bytes <= 300 * MIB
+    with pytest.raises(MemoryRefusal, match="kv_budget"):
+        plan(64 << 30, kv_budget_bytes=100 * MIB, max_model_len=2048)
+    with pytest.raises(MemoryRefusal, match="kv_budget_bytes"):
+        plan(2 << 30, kv_budget_bytes=8 << 30, max_model_len=2048)
+
+
+def test_a_context_beyond_the_checkpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match="40961 exceeds the checkpoint's context of 40960"):
+        plan(64 << 30, max_model_len=40961)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 0}, "max_model_len must be an integer of 1 to"),
+        ({"kv_dtype": "fp8"}, "kv_dtype must be one of bf16, f16, f32, int8, not 'fp8'"),
+        ({"block_size": 12}, "block_size must be one of 8, 16, 32, 64"),
+        ({"max_num_seqs": 600}, "max_num_seqs 600 exceeds max_num_batched_tokens 512"),
+        ({"threads": True}, "threads must be an integer"),
+        ({"isa": "sse9"}, "isa must be one of scalar"),
+    ],
+)
+def test_bad_options_name_field_value_and_limit(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineOptions(**settings)  # type: ignore[arg-type]
