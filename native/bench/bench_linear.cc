@@ -120,7 +120,7 @@ class Bench {
         table_(linear_table(o.isa)),
         rows_((o.n + 15) / 16 * 16),
         groups_(o.k / o.group),
-        panels_(o.activations == ActivationType::kInt8 && tokens >= table_.panel_min_tokens),
+        layout_(activation_layout(table_, o.activations, tokens)),
         scales_(rows_ * groups_),
         offsets_(rows_ * groups_),
         values_((tokens + 15) / 16 * 16 * o.k * 2),
@@ -132,8 +132,7 @@ class Bench {
     for (int64_t i = 0; i < scales_.size(); ++i) scales_[i] = 0x2400 + (i & 255);  // 2^-6
     for (int64_t i = 0; i < offsets_.size(); ++i) offsets_[i] = 0xA800 + (i & 255);
     if (o.form == GroupForm::kZeroPoint) std::memset(offsets_.data(), 7, offsets_.size());
-    const ActivationLayout layout = panels_ ? ActivationLayout::kPanels : ActivationLayout::kRows;
-    x_ = {o.activations,  layout,
+    x_ = {o.activations,  layout_,
           tokens,         o.k,
           o.group,        o.k,
           values_.data(), x_scales_.data(),
@@ -148,10 +147,7 @@ class Bench {
   }
 
   void run(int64_t threads) {
-    const LinearKernel& kernel =
-        o_.format == WeightFormat::kInt4
-            ? (o_.activations == ActivationType::kInt8 ? table_.int4_w4a8 : table_.int4_w4a16)
-            : (o_.activations == ActivationType::kInt8 ? table_.int8_w8a8 : table_.int8_w8a16);
+    const LinearKernel& kernel = linear_kernel(table_, o_.format, o_.activations, layout_);
     const int64_t blocks = rows_ / 16;
     const int64_t step = o_.blocks > 0 ? o_.blocks : (tokens_ == 1 ? 32 : 8);
     const int64_t block_chunks = (blocks + step - 1) / step;
@@ -198,7 +194,7 @@ class Bench {
   int64_t tokens_;
   KernelTable table_;
   int64_t rows_, groups_, data_bytes_;
-  bool panels_;
+  ActivationLayout layout_;
   Aligned<uint16_t> scales_, offsets_;
   Aligned<uint8_t> values_;
   Aligned<float> x_scales_, x_sums_;

@@ -1,5 +1,6 @@
 #include "kernels/self_test.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -43,8 +44,11 @@ struct LinearCase {
   const char* op;
   WeightFormat format;
   ActivationType type;
-  LinearKernel KernelTable::* kernel;
 };
+
+const LinearKernel& kernel_of(const KernelTable& t, const LinearCase& c, int64_t tokens) {
+  return linear_kernel(t, c.format, c.type, activation_layout(t, c.type, tokens));
+}
 
 std::vector<float> run(const KernelTable& t, const LinearCase& c, const LinearWeight& w,
                        int64_t tokens) {
@@ -58,9 +62,7 @@ std::vector<float> run(const KernelTable& t, const LinearCase& c, const LinearWe
   a.k = kColumns;
   a.group = c.type == ActivationType::kF32 ? 0 : kGroup;
   a.ld = kColumns;
-  a.layout = c.type == ActivationType::kInt8 && tokens >= t.panel_min_tokens
-                 ? ActivationLayout::kPanels
-                 : ActivationLayout::kRows;
+  a.layout = activation_layout(t, c.type, tokens);
   a.values = values.as<void>();
   a.scales = scales.as<float>();
   a.sums = sums.as<float>();
@@ -73,7 +75,7 @@ std::vector<float> run(const KernelTable& t, const LinearCase& c, const LinearWe
   if (c.type == ActivationType::kF32) a.values = x.data();
   std::vector<float> out(static_cast<size_t>(tokens * kRows));
   LinearArgs args{&w, &a, 0, tokens, 0, kRows / 16, out.data(), kRows, scratch.as<void>()};
-  (t.*c.kernel).fn(args);
+  kernel_of(t, c, tokens).fn(args);
   return out;
 }
 
@@ -92,13 +94,13 @@ void compare(const char* kernel, const std::vector<float>& got, const std::vecto
 
 void check_linears(const KernelTable& t, std::map<std::string, std::string>* names) {
   const LinearCase cases[] = {
-      {"int4_w4a8", WeightFormat::kInt4, ActivationType::kInt8, &KernelTable::int4_w4a8},
-      {"int4_w4a16", WeightFormat::kInt4, ActivationType::kBF16, &KernelTable::int4_w4a16},
-      {"int8_w8a8", WeightFormat::kInt8, ActivationType::kInt8, &KernelTable::int8_w8a8},
-      {"int8_w8a16", WeightFormat::kInt8, ActivationType::kBF16, &KernelTable::int8_w8a16},
-      {"dense_bf16", WeightFormat::kBF16, ActivationType::kF32, &KernelTable::dense_bf16},
-      {"dense_f16", WeightFormat::kF16, ActivationType::kF32, &KernelTable::dense_f16},
-      {"dense_f32", WeightFormat::kF32, ActivationType::kF32, &KernelTable::dense_f32},
+      {"int4_w4a8", WeightFormat::kInt4, ActivationType::kInt8},
+      {"int4_w4a16", WeightFormat::kInt4, ActivationType::kBF16},
+      {"int8_w8a8", WeightFormat::kInt8, ActivationType::kInt8},
+      {"int8_w8a16", WeightFormat::kInt8, ActivationType::kBF16},
+      {"dense_bf16", WeightFormat::kBF16, ActivationType::kF32},
+      {"dense_f16", WeightFormat::kF16, ActivationType::kF32},
+      {"dense_f32", WeightFormat::kF32, ActivationType::kF32},
   };
   const KernelTable& scalar = kernel_table(Isa::kScalar);
   for (const LinearCase& c : cases) {
@@ -121,9 +123,10 @@ void check_linears(const KernelTable& t, std::map<std::string, std::string>* nam
     w.data = data.as<void>();
     w.scales = quantized ? scales.as<uint16_t>() : nullptr;
     for (int64_t tokens : {int64_t{1}, kTokens}) {
-      compare((t.*c.kernel).name, run(t, c, w, tokens), run(scalar, c, w, tokens));
+      const char* name = kernel_of(t, c, tokens).name;
+      compare(name, run(t, c, w, tokens), run(scalar, c, w, tokens));
+      (*names)[std::string(c.op) + (tokens == 1 ? " decode" : " prefill")] = name;
     }
-    (*names)[c.op] = (t.*c.kernel).name;
   }
 }
 
@@ -156,6 +159,28 @@ std::vector<float> run_attention(const KernelTable& t, int64_t queries) {
   return out;
 }
 
+// Every elementwise kernel of the table in one chain, on an odd length.
+std::vector<float> run_elementwise(const KernelTable& t) {
+  constexpr int64_t kLength = 70;
+  std::vector<float> x(kLength), y(kLength), weight(kLength), cosines(32), sines(32);
+  for (int64_t i = 0; i < kLength; ++i) {
+    x[i] = std::sin(0.7f * float(i)) * 3.0f;
+    weight[i] = 1.0f + 0.01f * float(i);
+  }
+  for (int64_t i = 0; i < 32; ++i) {
+    cosines[i] = std::cos(0.2f * float(i));
+    sines[i] = std::sin(0.2f * float(i));
+  }
+  t.rms_norm(x.data(), weight.data(), kLength, 1e-5f, y.data());
+  t.rope(y.data(), cosines.data(), sines.data(), 64);
+  for (GateFunction f : {GateFunction::kSilu, GateFunction::kGeluErf, GateFunction::kGeluTanh}) {
+    t.gate_mul(f, x.data(), y.data(), kLength, y.data());
+    t.add(x.data(), kLength, y.data());
+  }
+  t.scale(0.5f, kLength, y.data());
+  return y;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> self_test(Isa isa) {
@@ -170,6 +195,8 @@ std::map<std::string, std::string> self_test(Isa isa) {
     compare(t.attention_name, run_attention(t, queries), run_attention(scalar, queries));
   }
   names["attention"] = t.attention_name;
+  compare("elementwise", run_elementwise(t), run_elementwise(scalar));
+  names["elementwise"] = std::string("elementwise_") + isa_name(std::min(isa, Isa::kAvx512Vnni));
   return names;
 }
 

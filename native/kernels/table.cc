@@ -5,6 +5,8 @@ namespace {
 
 KernelTable build(Isa isa) {
   KernelTable t{};
+  t.int8_panel_min_tokens = INT64_MAX;
+  t.bf16_panel_min_tokens = INT64_MAX;
   fill_linear_scalar(t);
   fill_attention_scalar(t);
   fill_elementwise_scalar(t);
@@ -26,6 +28,30 @@ KernelTable build(Isa isa) {
 }
 
 }  // namespace
+
+ActivationLayout activation_layout(const KernelTable& t, ActivationType type, int64_t tokens) {
+  const bool panels = (type == ActivationType::kInt8 && tokens >= t.int8_panel_min_tokens) ||
+                      (type == ActivationType::kBF16 && tokens >= t.bf16_panel_min_tokens);
+  return panels ? ActivationLayout::kPanels : ActivationLayout::kRows;
+}
+
+const LinearKernel& linear_kernel(const KernelTable& t, WeightFormat format, ActivationType type,
+                                  ActivationLayout layout) {
+  const bool int8 = type == ActivationType::kInt8;
+  const bool panels = layout == ActivationLayout::kPanels;
+  switch (format) {
+    case WeightFormat::kInt4:
+      if (panels) return int8 ? t.int4_w4a8_panels : t.int4_w4a16_panels;
+      return int8 ? t.int4_w4a8 : t.int4_w4a16;
+    case WeightFormat::kInt8:
+      if (panels) return int8 ? t.int8_w8a8_panels : t.int8_w8a16_panels;
+      return int8 ? t.int8_w8a8 : t.int8_w8a16;
+    case WeightFormat::kBF16: return t.dense_bf16;
+    case WeightFormat::kF16: return t.dense_f16;
+    case WeightFormat::kF32: return t.dense_f32;
+  }
+  return t.dense_f32;
+}
 
 const KernelTable& kernel_table(Isa isa) {
   // Built on first use and only for ISAs this machine has: a filler is compiled

@@ -19,12 +19,18 @@ struct LinearKernel {
 struct KernelTable {
   Isa isa;
 
-  // Linears. From `panel_min_tokens` tokens on, int8 activations are laid out in panels.
-  int64_t panel_min_tokens;
+  // Linears. From so many tokens on, activations of a type are laid out in panels and
+  // the *_panels kernels run; without tiles that is never.
+  int64_t int8_panel_min_tokens;
+  int64_t bf16_panel_min_tokens;
   LinearKernel int4_w4a8;   // int4 weights, int8 activations
   LinearKernel int4_w4a16;  // int4 weights, bf16 activations
   LinearKernel int8_w8a8;
   LinearKernel int8_w8a16;
+  LinearKernel int4_w4a8_panels;
+  LinearKernel int4_w4a16_panels;
+  LinearKernel int8_w8a8_panels;
+  LinearKernel int8_w8a16_panels;
   LinearKernel dense_bf16;  // f32 activations
   LinearKernel dense_f16;
   LinearKernel dense_f32;
@@ -53,6 +59,13 @@ struct KernelTable {
   // One row of an embedding table in any weight format, as floats.
   void (*embed_row)(const LinearWeight& w, int64_t row, float* out);
 };
+
+// How activations of this type and number of tokens are laid out for the table's kernels.
+ActivationLayout activation_layout(const KernelTable& t, ActivationType type, int64_t tokens);
+
+// The kernel that a weight of this format runs with on these activations.
+const LinearKernel& linear_kernel(const KernelTable& t, WeightFormat format, ActivationType type,
+                                  ActivationLayout layout);
 
 // Fillers, one per family and ISA: defined in kernels/<family>/<isa>.cc.
 void fill_linear_scalar(KernelTable& t);

@@ -44,9 +44,9 @@ struct LinearWeight {
 enum class ActivationType : uint8_t { kInt8 = 0, kBF16 = 1, kF32 = 2 };
 
 // kRows:   values are [tokens, k], row-major.
-// kPanels: values are [ceil(tokens/16), k/step, 16, step] with step = min(group, 64),
-//          int8 only: every [16, step] panel is one AMX A tile. Rows past `tokens`
-//          hold unspecified values whose results are never stored.
+// kPanels: values are [ceil(tokens/16), k/step, 16, step] with step = min(group, 64) for
+//          int8 and 32 for bf16: every [16, step] panel is one AMX A tile. Rows past
+//          `tokens` hold unspecified values whose results are never stored.
 enum class ActivationLayout : uint8_t { kRows = 0, kPanels = 1 };
 
 // The input of a linear, prepared once and shared by all linears that read it.

@@ -10,8 +10,10 @@ namespace {
 
 constexpr int64_t kAttentionScratch = 512 * 1024;  // AttentionArgs::scratch
 constexpr int64_t kActivationBytes = 1 << 20;      // of one token chunk: half of a usual L2
-constexpr int64_t kSmallStep = 16;                 // tokens up to which a step is a decode
-constexpr int64_t kChunksPerThread = 8;            // so that a slow thread holds up little
+constexpr int64_t kSmallStep = 8;                  // tokens up to which weights bound a linear
+constexpr int64_t kChunksPerThread = 4;            // so that a slow thread holds up little
+constexpr int64_t kMinRun = 8;                     // blocks of a chunk of a small step
+constexpr int64_t kMaxRun = 64;
 
 int64_t align_up(int64_t n) { return (n + 63) / 64 * 64; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -89,6 +91,14 @@ const float* Executor::vector(int64_t id) const {
   return id < 0 ? nullptr : p.vectors_[static_cast<size_t>(id)].data();
 }
 
+int64_t Executor::chunk_blocks(int64_t total_blocks, int64_t n) const {
+  // Few tokens: the weights stream by, long runs keep the prefetcher busy. Many tokens: a
+  // chunk's results must fit the tile, and kernels take blocks in pairs.
+  const int64_t share = ceil_div(total_blocks, p.pool_->size() * kChunksPerThread);
+  if (n <= kSmallStep) return std::clamp<int64_t>(share, kMinRun, kMaxRun);
+  return std::clamp<int64_t>(ceil_div(share, 2) * 2, 2, kTileColumns / 16);
+}
+
 bool Executor::claim(size_t op, int64_t items, int64_t chunk, int64_t* begin, int64_t* end) const {
   *begin = p.state_->counter(op).fetch_add(chunk, std::memory_order_relaxed);
   *end = std::min(items, *begin + chunk);
@@ -103,9 +113,7 @@ Activations Executor::activations(const PrepareOp& op, size_t output, int thread
   a.tokens = n;
   a.k = op.k;
   a.group = out.group;
-  a.layout = out.type == ActivationType::kInt8 && n >= p.table_.panel_min_tokens
-                 ? ActivationLayout::kPanels
-                 : ActivationLayout::kRows;
+  a.layout = activation_layout(p.table_, out.type, n);
   if (out.type == ActivationType::kF32 && op.norm < 0 && op.rows == Rows::kTokens) {
     a.ld = op.in.width;  // nothing to prepare: read in place
     a.values = buffer(op.in, 0);
@@ -215,9 +223,7 @@ void Executor::linear(size_t index, const LinearOp& op, int thread) {
   }
   const int64_t token_chunk =
       std::clamp<int64_t>(kActivationBytes / row_bytes / 16 * 16, 64, kTileTokens);
-  const int64_t max_blocks = n <= kSmallStep ? 32 : kTileColumns / 16;
-  const int64_t block_chunk =
-      std::clamp<int64_t>(total_blocks / (p.pool_->size() * kChunksPerThread), 1, max_blocks);
+  const int64_t block_chunk = chunk_blocks(total_blocks, n);
   const int64_t token_chunks = ceil_div(n, token_chunk);
 
   int64_t chunks[kMaxParts];  // block chunks of each part
@@ -247,8 +253,8 @@ void Executor::linear(size_t index, const LinearOp& op, int thread) {
   if (thread == 0) {
     for (const LinearPart& part : op.parts) {
       const Activations x = activations(prepare, static_cast<size_t>(part.input), 0);
-      p.state_->count(
-          select_linear(p.table_, p.weights_[static_cast<size_t>(part.weight)].format, x).name);
+      const LinearWeight& w = p.weights_[static_cast<size_t>(part.weight)];
+      p.state_->count(linear_kernel(p.table_, w.format, x.type, x.layout).name);
     }
   }
 }
@@ -267,7 +273,7 @@ void Executor::linear_tile(const LinearOp& op, const LinearPart& part, int threa
   const bool add = op.epilogue == Epilogue::kAdd;
   args.out = add ? p.state_->tile(thread, 0) : out;
   args.ldo = add ? (args.block_end - args.block_begin) * 16 : op.out.width;
-  select_linear(p.table_, w.format, x).fn(args);
+  linear_kernel(p.table_, w.format, x.type, x.layout).fn(args);
   const float* bias = vector(part.bias);
   if (!add && bias == nullptr) return;
   for (int64_t t = 0; t < args.token_end - args.token_begin; ++t) {
@@ -289,7 +295,7 @@ void Executor::gate_tile(const LinearOp& op, int thread, LinearArgs args) {
     args.x = &x;
     args.out = p.state_->tile(thread, i);
     args.ldo = columns;
-    select_linear(p.table_, w.format, x).fn(args);
+    linear_kernel(p.table_, w.format, x.type, x.layout).fn(args);
     if (const float* bias = vector(part.bias)) {
       const int64_t first = args.block_begin * 16;
       const int64_t n = std::min(w.n - first, columns);

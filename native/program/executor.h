@@ -57,7 +57,7 @@ inline constexpr size_t kMaxParts = 16;
 
 // Tokens and columns of the tile in which a linear's epilogue finds its results.
 inline constexpr int64_t kTileTokens = 256;
-inline constexpr int64_t kTileColumns = 64;
+inline constexpr int64_t kTileColumns = 256;
 
 struct FreeDeleter {
   void operator()(char* p) const { std::free(p); }
@@ -111,6 +111,8 @@ struct Executor {
   float* buffer(const Buffer& b, int64_t row) const;
   const float* vector(int64_t id) const;
   Activations activations(const PrepareOp& op, size_t output, int thread) const;
+  // Row blocks that a thread takes at a time from a linear over n rows.
+  int64_t chunk_blocks(int64_t total_blocks, int64_t n) const;
   // Claims the next `chunk` of `items`; false when none is left.
   bool claim(size_t op, int64_t items, int64_t chunk, int64_t* begin, int64_t* end) const;
 

@@ -23,18 +23,6 @@ ActivationType quantized_activation(WeightFormat f) {
 
 }  // namespace
 
-const LinearKernel& select_linear(const KernelTable& t, WeightFormat format, const Activations& x) {
-  const bool int8 = x.type == ActivationType::kInt8;
-  switch (format) {
-    case WeightFormat::kInt4: return int8 ? t.int4_w4a8 : t.int4_w4a16;
-    case WeightFormat::kInt8: return int8 ? t.int8_w8a8 : t.int8_w8a16;
-    case WeightFormat::kBF16: return t.dense_bf16;
-    case WeightFormat::kF16: return t.dense_f16;
-    case WeightFormat::kF32: return t.dense_f32;
-  }
-  return t.dense_f32;
-}
-
 Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, Isa isa,
                  ProgramLimits limits)
     : pool_(std::move(pool)), kv_(std::move(kv)), table_(kernel_table(isa)), limits_(limits) {

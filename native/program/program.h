@@ -90,7 +90,4 @@ class Program {
   std::unique_ptr<State> state_;
 };
 
-// The kernel that a weight of this format runs with on these activations.
-const LinearKernel& select_linear(const KernelTable& t, WeightFormat format, const Activations& x);
-
 }  // namespace edge_infer

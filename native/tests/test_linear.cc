@@ -20,17 +20,6 @@ KernelTable linear_table(Isa isa) {
   return t;
 }
 
-const LinearKernel& kernel_for(const KernelTable& t, WeightFormat format, ActivationType type) {
-  switch (format) {
-    case WeightFormat::kInt4: return type == ActivationType::kInt8 ? t.int4_w4a8 : t.int4_w4a16;
-    case WeightFormat::kInt8: return type == ActivationType::kInt8 ? t.int8_w8a8 : t.int8_w8a16;
-    case WeightFormat::kBF16: return t.dense_bf16;
-    case WeightFormat::kF16: return t.dense_f16;
-    case WeightFormat::kF32: break;
-  }
-  return t.dense_f32;
-}
-
 struct Worst {
   double ratio = 0;  // error / tolerance
   std::string where;
@@ -43,7 +32,7 @@ class Run {
       ActivationLayout layout, const std::vector<float>& x, int64_t tokens)
       : shape_(shape),
         case_(c),
-        kernel_(kernel_for(table, shape.format, type)),
+        kernel_(linear_kernel(table, shape.format, type, layout)),
         input_(type, layout, tokens, shape.k, shape.group),
         tokens_(tokens),
         blocks_((shape.n + 15) / 16),
@@ -166,7 +155,7 @@ std::vector<float> random_inputs(int64_t tokens, int64_t k, Values values, uint6
 
 std::vector<ActivationLayout> layouts(const KernelTable& t, ActivationType type) {
   std::vector<ActivationLayout> all = {ActivationLayout::kRows};
-  if (type == ActivationType::kInt8 && t.panel_min_tokens != INT64_MAX) {
+  if (activation_layout(t, type, INT64_MAX - 1) == ActivationLayout::kPanels) {
     all.push_back(ActivationLayout::kPanels);
   }
   return all;

@@ -23,7 +23,6 @@ namespace {
 }  // namespace
 
 void fill_linear_avx512vnni(KernelTable& t) {
-  t.panel_min_tokens = INT64_MAX;
   t.int4_w4a8 = {int4_w4a8, "linear_int4_w4a8_avx512vnni"};
   t.int4_w4a16 = {int4_w4a16, "linear_int4_w4a16_avx512vnni"};
   t.int8_w8a8 = {int8_w8a8, "linear_int8_w8a8_avx512vnni"};

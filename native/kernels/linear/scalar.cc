@@ -208,7 +208,6 @@ void round_bf16(const float* x, int64_t token, const Activations& a) {
 }  // namespace
 
 void fill_linear_scalar(KernelTable& t) {
-  t.panel_min_tokens = INT64_MAX;
   t.int4_w4a8 = {linear_quantized, "linear_int4_w4a8_scalar"};
   t.int4_w4a16 = {linear_quantized, "linear_int4_w4a16_scalar"};
   t.int8_w8a8 = {linear_quantized, "linear_int8_w8a8_scalar"};
