@@ -5,8 +5,6 @@ namespace {
 
 KernelTable build(Isa isa) {
   KernelTable t{};
-  t.int8_panel_min_tokens = INT64_MAX;
-  t.bf16_panel_min_tokens = INT64_MAX;
   fill_linear_scalar(t);
   fill_attention_scalar(t);
   fill_elementwise_scalar(t);

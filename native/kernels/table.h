@@ -21,8 +21,8 @@ struct KernelTable {
 
   // Linears. From so many tokens on, activations of a type are laid out in panels and
   // the *_panels kernels run; without tiles that is never.
-  int64_t int8_panel_min_tokens;
-  int64_t bf16_panel_min_tokens;
+  int64_t int8_panel_min_tokens = INT64_MAX;
+  int64_t bf16_panel_min_tokens = INT64_MAX;
   LinearKernel int4_w4a8;   // int4 weights, int8 activations
   LinearKernel int4_w4a16;  // int4 weights, bf16 activations
   LinearKernel int8_w8a8;
