@@ -35,6 +35,36 @@ class ConversionReport:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def lossy(self) -> bool:
+        """Whether a tensor lost something, or there is a note to read."""
+        return bool(self.notes) or any(t.error > 0 or t.note for t in self.tensors)
+
+    def summary(self) -> str:
+        """What a person wants to know after a conversion, notes about unusual tensors first."""
+        lines = list(self.notes)
+        noted: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            if tensor.note:
+                noted.setdefault(tensor.note, []).append(tensor.name)
+        for note, names in noted.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"{names[0]}{more}: {note}")
+        packed = [tensor for tensor in self.tensors if tensor.module is not None]
+        exact = [tensor for tensor in packed if tensor.error == 0]
+        rounded = [tensor for tensor in packed if tensor.error > 0]
+        text = f"{len(packed)} of {len(self.tensors)} tensors packed, {len(exact)} of them exactly"
+        if rounded:
+            worst = max(rounded, key=lambda tensor: tensor.error)
+            mean = sum(tensor.error for tensor in rounded) / len(rounded)
+            text += f"; relative error mean {mean:.4f}, largest {worst.error:.4f} ({worst.name})"
+        lines.append(text)
+        lines.append(
+            f"{self.path}: {self.source_bytes / 1e6:.1f} MB -> {self.stored_bytes / 1e6:.1f} MB "
+            f"in {self.seconds:.1f} s"
+        )
+        return "\n".join(lines)
+
 
 def is_source(path: Path) -> bool:
     """Whether `path` looks like something :func:`convert` reads (a folder or a GGUF file)."""

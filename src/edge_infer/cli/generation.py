@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -116,8 +117,15 @@ def print_figures(engine: Engine, answer: Answer, peak: PeakSampler) -> None:
         f"peak memory {total / 2**20:.0f} MiB (weights {weights / 2**20:.0f}, "
         f"KV {kv / 2**20:.1f}, rest {(total - weights - kv) / 2**20:.0f})",
         f"{model.threads.threads} threads, {kernel_path(engine)}",
+        f"weights {weight_formats(engine)}",
     ]
     Console(stderr=True).print(f"[dim]{' · '.join(parts)}[/]", highlight=False, soft_wrap=True)
+
+
+def weight_formats(engine: Engine) -> str:
+    """How many linears have each real format, as `210 int4 g32, 1 int8 g32`."""
+    counts = Counter(engine.model.formats.values())
+    return ", ".join(f"{n} {name}" for name, n in counts.most_common())
 
 
 def kernel_path(engine: Engine) -> str:

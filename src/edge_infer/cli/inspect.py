@@ -1,7 +1,6 @@
 """`edge-infer inspect`: the real format and size of every tensor of a model."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,10 +10,11 @@ from rich.table import Table
 from edge_infer.checkpoint.reader import TensorReport
 from edge_infer.checkpoint.report import GroupReport, ModelReport, group_layers, inspect_model
 from edge_infer.cli.errors import clear_errors
+from edge_infer.hub.source import model_source
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A checkpoint folder or a GGUF file.")],
+    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, a hub id or a name.")],
     all_tensors: Annotated[
         bool, typer.Option("--all", help="A row for every tensor, not one for all layers.")
     ] = False,
@@ -22,7 +22,7 @@ def inspect(
 ) -> None:
     """Show what MODEL stores: format, group size, shape, size and bits per weight (bpw)."""
     with clear_errors():
-        report = inspect_model(model)
+        report = inspect_model(model_source(model))
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return

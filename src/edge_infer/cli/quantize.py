@@ -14,13 +14,16 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from edge_infer.checkpoint.convert import ConversionReport, convert
+from edge_infer.checkpoint.convert import convert
 from edge_infer.checkpoint.plan import QuantizeOptions
 from edge_infer.cli.errors import clear_errors
+from edge_infer.hub.source import model_source
 
 
 def quantize(
-    src: Annotated[Path, typer.Argument(help="A Hugging Face folder or a GGUF file.")],
+    src: Annotated[
+        str, typer.Argument(help="A Hugging Face folder, a GGUF file, a hub id or a name.")
+    ],
     dst: Annotated[Path, typer.Argument(help="The folder to create.")],
     group_size: Annotated[
         int | None,
@@ -55,34 +58,8 @@ def quantize(
         def show(name: str, done: int, total: int) -> None:
             bar.update(task, description=name, completed=done, total=total)
 
-        report = convert(src, dst, options, force=force, progress=show)
-    typer.echo(summary(report))
-
-
-def summary(report: ConversionReport) -> str:
-    """What a person wants to know after a conversion, notes about unusual tensors first."""
-    lines = list(report.notes)
-    noted: dict[str, list[str]] = {}
-    for tensor in report.tensors:
-        if tensor.note:
-            noted.setdefault(tensor.note, []).append(tensor.name)
-    for note, names in noted.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines.append(f"{names[0]}{more}: {note}")
-    packed = [tensor for tensor in report.tensors if tensor.module is not None]
-    exact = [tensor for tensor in packed if tensor.error == 0]
-    rounded = [tensor for tensor in packed if tensor.error > 0]
-    text = f"{len(packed)} of {len(report.tensors)} tensors packed, {len(exact)} of them exactly"
-    if rounded:
-        worst = max(rounded, key=lambda tensor: tensor.error)
-        mean = sum(tensor.error for tensor in rounded) / len(rounded)
-        text += f"; relative error mean {mean:.4f}, largest {worst.error:.4f} ({worst.name})"
-    lines.append(text)
-    lines.append(
-        f"{report.path}: {report.source_bytes / 1e6:.1f} MB -> {report.stored_bytes / 1e6:.1f} MB "
-        f"in {report.seconds:.1f} s"
-    )
-    return "\n".join(lines)
+        report = convert(model_source(src), dst, options, force=force, progress=show)
+    typer.echo(report.summary())
 
 
 def _progress_bar(console: Console) -> Progress:

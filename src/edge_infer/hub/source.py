@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,6 +80,18 @@ def resolve_model(
     return ResolvedModel(folder, "hub", f"{model}@{folder.name}")
 
 
+def model_source(model: str, *, progress: bool = True) -> Path:
+    """The file or folder that MODEL names, as it is: a GGUF file is not converted.
+
+    Raises ModelSourceError when it cannot be found or fetched.
+    """
+    path = Path(model).expanduser()
+    builtin = BUILTIN_MODELS.get(model.lower())
+    if path.exists() or (builtin is None and (path.suffix or path.is_absolute())):
+        return path
+    return builtin.path() if builtin is not None else resolve_model(model, progress=progress).path
+
+
 def _checked_folder(path: Path) -> Path:
     if (path / "config.json").is_file():
         return path
@@ -115,5 +128,9 @@ def _converted(gguf: Path, name: str, cache_dir: Path | None, progress: bool) ->
             return folder  # made by the process that held the lock
         require_space(models, gguf.stat().st_size, f"the conversion of {gguf.name}")
         with byte_progress(f"converting {gguf.name}", progress) as show:
-            convert_gguf(gguf, folder, progress=lambda _name, done, total: show(done, total))
+            report = convert_gguf(
+                gguf, folder, progress=lambda _name, done, total: show(done, total)
+            )
+        if progress and report.lossy:
+            print(report.summary(), file=sys.stderr)
     return folder
