@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20481)
     parser.add_argument("--activations", nargs="+", default=["bf16", "int8"])
     parser.add_argument("--isa", default=None)
+    parser.add_argument("--name", default="fidelity", help="name of the result file")
     arguments = parser.parse_args()
     reference = load_reference()
     rows: dict[str, Any] = {}
@@ -233,7 +234,9 @@ def main() -> None:
     }
     folder = REPOSITORY / "results" / machine.slug
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{created:%Y-%m-%d}-fidelity-{isa}.json"
+    path = folder / f"{created:%Y-%m-%d}-{arguments.name}.json"
+    if path.exists():
+        raise SystemExit(f"error: {path.name} exists; results are not overwritten")
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(path.relative_to(REPOSITORY))
 

@@ -174,6 +174,7 @@ std::vector<std::pair<std::string, int64_t>> Program::kernel_calls() const {
 }
 
 const float* Program::step(const StepInput& in) {
+  const std::lock_guard<std::mutex> lock(step_mutex_);
   check_input(in);
   for (AttentionPlan& plan : plans_) plan.prepare(in);
   state_->reset_counters();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +60,7 @@ class Program {
   // Bytes that a prepared form needs for `tokens` rows of k values.
   static int64_t prepared_bytes(ActivationType type, int64_t k, int64_t group, int64_t tokens);
 
-  // Runs a step; returns the logits, [num_logits, logits_width()] floats that stay valid
+  // Runs a step, one at a time; returns the logits, [num_logits, logits_width()] floats that stay valid
   // until the next step. Throws std::invalid_argument when the input breaks a limit.
   const float* step(const StepInput& in);
   int64_t logits_width() const { return logits_.width; }
@@ -88,6 +89,7 @@ class Program {
   std::vector<AttentionPlan> plans_;  // one per distinct window and group shape
   std::vector<int64_t> op_plan_;      // op index -> plan, -1
   std::unique_ptr<State> state_;
+  std::mutex step_mutex_;
 };
 
 }  // namespace edge_infer
