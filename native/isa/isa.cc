@@ -105,7 +105,7 @@ bool isa_available(Isa isa) {
     case Isa::kScalar: return true;
     case Isa::kAvx2: return f.avx2;
     case Isa::kAvx512Vnni: return f.avx512_vnni;
-    case Isa::kAmx: return f.amx_int8 && f.amx_permission;
+    case Isa::kAmx: return f.amx_int8 && f.avx512_bf16 && f.amx_permission;
   }
   return false;
 }

@@ -192,19 +192,21 @@ class PreparedInput {
       return static_cast<const float*>(x.values)[token * x.ld + k];
     }
     if (x.type == ActivationType::kBF16) {
-      return bf16_value(static_cast<const uint16_t*>(x.values)[token * x.k + k]);
+      return bf16_value(static_cast<const uint16_t*>(x.values)[index(token, k, 32)]);
     }
     return double(x.scales[token * (x.k / x.group) + k / x.group]) * int8(token, k);
   }
 
   int int8(int64_t token, int64_t k) const {
-    const int8_t* v = static_cast<const int8_t*>(x.values);
-    if (x.layout == ActivationLayout::kRows) return v[token * x.k + k];
-    const int64_t step = x.group < 64 ? x.group : 64;
-    return v[(((token / 16) * (x.k / step) + k / step) * 16 + token % 16) * step + k % step];
+    return static_cast<const int8_t*>(x.values)[index(token, k, x.group < 64 ? x.group : 64)];
   }
 
  private:
+  int64_t index(int64_t token, int64_t k, int64_t step) const {
+    if (x.layout == ActivationLayout::kRows) return token * x.k + k;
+    return (((token / 16) * (x.k / step) + k / step) * 16 + token % 16) * step + k % step;
+  }
+
   static size_t count(int64_t tokens, int64_t k, int64_t group) {
     return group == 0 ? 0 : static_cast<size_t>(tokens * (k / group));
   }

@@ -119,7 +119,7 @@ void linear_quantized(const LinearArgs& args) {
           x_scale = x.scales[t * groups + g];
           group_dot(values, int8_values(x, t, g * w.group), w.group, dots);
         } else {
-          group_dot(values, bf16_values(x, t) + g * w.group, w.group, dots);
+          group_dot(values, bf16_values(x, t, g * w.group), w.group, dots);
         }
         const float x_sum = x.sums[t * groups + g];
         float* row = out + (t - args.token_begin) * args.ldo;
@@ -194,12 +194,12 @@ uint16_t float_to_bf16(float f) {
 
 void round_bf16(const float* x, int64_t token, const Activations& a) {
   const int64_t groups = a.k / a.group;
-  uint16_t* values = bf16_values(a, token);
   for (int64_t g = 0; g < groups; ++g) {
     float sum = 0.0f;
     for (int64_t i = g * a.group; i < (g + 1) * a.group; ++i) {
-      values[i] = float_to_bf16(x[i]);
-      sum += bf16_to_float(values[i]);
+      uint16_t* value = bf16_values(a, token, i);
+      *value = float_to_bf16(x[i]);
+      sum += bf16_to_float(*value);
     }
     a.sums[token * groups + g] = sum;
   }
