@@ -45,8 +45,7 @@ PreparedLayout prepared_layout(ActivationType type, int64_t k, int64_t group, in
   }
   const int64_t padded = ceil_div(tokens, 16) * 16;  // panels hold whole tiles
   const int64_t per_group = align_up(padded * (k / group) * 4);
-  l.scales = align_up((type == ActivationType::kInt8 && tokens > 1 ? padded : tokens) * k *
-                      element_bytes(type));
+  l.scales = align_up((tokens > 1 ? padded : tokens) * k * element_bytes(type));
   l.sums = l.scales + per_group;
   l.int_sums = l.sums + per_group;
   l.bytes = l.int_sums + per_group;

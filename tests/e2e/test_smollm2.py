@@ -23,7 +23,7 @@ def reference() -> Any:
 
 
 def test_the_demo_answer() -> None:
-    with Engine("smollm2-135m", max_num_seqs=1, activations="bf16") as engine:
+    with Engine("smollm2-135m", max_num_seqs=1) as engine:
         completion = engine.chat(
             [{"role": "user", "content": "What is the capital of France?"}],
             SamplingParams(temperature=0.0, max_tokens=32),

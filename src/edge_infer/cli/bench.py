@@ -44,8 +44,8 @@ def bench(
     output: Annotated[str, typer.Option("-o", "--output", help="table, json or csv.")] = "table",
     kv_dtype: Annotated[str, typer.Option(help="KV cache: bf16, f16, f32 or int8.")] = "bf16",
     activations: Annotated[
-        str, typer.Option(help="Input of 4- and 8-bit weights: int8 or bf16.")
-    ] = "int8",
+        str, typer.Option(help="Input of 4- and 8-bit weights: int8, bf16 or auto.")
+    ] = "auto",
     step_tokens: Annotated[int, typer.Option(help="Tokens of one prefill step.")] = 512,
 ) -> None:
     """Time prefill and decode. -p, -n, -d and -b take lists, as in -d 0,512."""
@@ -135,7 +135,7 @@ def _row(name: str, loaded: LoadedModel, result: BenchResult) -> dict[str, Any]:
         "samples_ts": result.samples_ts,
         "isa": loaded.isa,
         "kernels": result.kernels,
-        "activations": loaded.options.activations,
+        "activations": loaded.activations,
         "formats": sorted(set(loaded.formats.values())),
         "weights_bytes": loaded.spec.weight_bytes,
         "cpus": loaded.threads.cpus,

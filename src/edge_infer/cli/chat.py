@@ -28,7 +28,7 @@ def chat(
     threads: g.Threads = None,
     max_model_len: g.MaxModelLen = None,
     kv_dtype: g.KvDtype = "bf16",
-    activations: g.Activations = "int8",
+    activations: g.Activations = "auto",
     memory_limit: g.MemoryLimit = None,
 ) -> None:
     """Talk with MODEL."""

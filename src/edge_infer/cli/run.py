@@ -29,7 +29,7 @@ def run(
     threads: g.Threads = None,
     max_model_len: g.MaxModelLen = None,
     kv_dtype: g.KvDtype = "bf16",
-    activations: g.Activations = "int8",
+    activations: g.Activations = "auto",
     memory_limit: g.MemoryLimit = None,
 ) -> None:
     """Answer PROMPT with MODEL, streaming, and close with a line of figures."""

@@ -10,12 +10,12 @@ from edge_infer import _native
 from edge_infer.checkpoint.reader import Checkpoint, open_checkpoint
 from edge_infer.devices.threads import ThreadPlan, choose_threads
 from edge_infer.engine.admission import MemoryPlan, plan_memory, step_limits
-from edge_infer.engine.options import EngineOptions
+from edge_infer.engine.options import SMALL_MODEL_WEIGHTS, EngineOptions
 from edge_infer.engine.runner import Runner
 from edge_infer.memory.limits import memory_limit
 from edge_infer.models import build_model
 from edge_infer.models.config import Config
-from edge_infer.program.builder import kv_type
+from edge_infer.program.builder import ActivationName, kv_type
 from edge_infer.program.spec import ProgramSpec, StepLimits
 
 
@@ -29,6 +29,7 @@ class LoadedModel:
     plan: MemoryPlan
     limits: StepLimits
     isa: str
+    activations: ActivationName
     threads: ThreadPlan
     kv: _native.KvCache
     runner: Runner
@@ -41,6 +42,14 @@ class LoadedModel:
             t.name: f"{t.format} g{t.group_size}" if t.group_size else t.format
             for t in self.spec.linears
         }
+
+
+def choose_activations(checkpoint: Checkpoint, options: EngineOptions) -> ActivationName:
+    """The activations that `auto` means for this checkpoint, or what was asked for."""
+    if options.activations != "auto":
+        return options.activations
+    small = sum(entry.elements for entry in checkpoint.entries()) < SMALL_MODEL_WEIGHTS
+    return "bf16" if small else "int8"
 
 
 def load_model(path: Path, options: EngineOptions) -> LoadedModel:
@@ -57,7 +66,8 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
         )
     threads = choose_threads(options.threads)
     checkpoint = open_checkpoint(path)
-    spec = build_model(checkpoint.config, checkpoint, activations=options.activations)
+    activations = choose_activations(checkpoint, options)
+    spec = build_model(checkpoint.config, checkpoint, activations=activations)
     plan = plan_memory(
         spec,
         options,
@@ -77,6 +87,7 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
         plan=plan,
         limits=limits,
         isa=isa,
+        activations=activations,
         threads=threads,
         kv=kv,
         runner=Runner(program, limits, options.block_size),
