@@ -27,7 +27,7 @@ namespace {
 void fill_linear_amx(KernelTable& t) {
   using enum WeightFormat;
   t.int8_panel_min_tokens = 9;
-  t.bf16_panel_min_tokens = 5;
+  t.bf16_panel_min_tokens = 2;
   t.int4_w4a16 = {linear_bf16_rows<kInt4>, "linear_int4_w4a16_avx512bf16"};
   t.int8_w8a16 = {linear_bf16_rows<kInt8>, "linear_int8_w8a16_avx512bf16"};
   t.int4_w4a8_panels = {linear_panels<kInt4, ActivationType::kInt8>, "linear_int4_w4a8_amx"};
