@@ -177,6 +177,7 @@ void ArenaChecker::operator()(const RopeKvOp& op) const {
 }
 
 void ArenaChecker::operator()(const AttentionOp& op) const {
+  check_fits(op.qkv, limits.max_tokens, arena_bytes, "attention q");
   check_fits(op.out, limits.max_tokens, arena_bytes, "attention output");
 }
 

@@ -40,6 +40,7 @@ Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, 
 Program::~Program() = default;
 
 int64_t Program::add_weight(const LinearWeight& w) {
+  require(state_ == nullptr, "the program is finished, no weight can be added");
   require(w.n >= 1 && w.k >= 1 && w.n <= INT32_MAX && w.k <= (1 << 20),
           "weight: shape " + str(w.n) + " x " + str(w.k) + " is outside 1 to 2^31 x 2^20");
   require(w.data != nullptr, "weight: no data");
@@ -97,17 +98,26 @@ int64_t Program::add_op(Op op) {
 }
 
 int64_t Program::prepared_bytes(ActivationType type, int64_t k, int64_t group, int64_t tokens) {
+  require(k >= 1 && k <= (1 << 24) && tokens >= 1 && tokens <= (1 << 30) &&
+              (type == ActivationType::kF32 || (group >= 1 && k % group == 0)),
+          "prepared_bytes: k " + str(k) + ", group " + str(group) + ", tokens " + str(tokens));
   return prepared_layout(type, k, group, tokens).bytes;
 }
 
 void Program::finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits) {
   require(state_ == nullptr, "finish was called twice");
   require(!ops_.empty(), "a program without ops");
-  require(logits.width >= limits_.vocab_size && logits.width % 16 == 0,
+  const int64_t most = int64_t{1} << 40;
+  require(arena_bytes >= 0 && arena_bytes <= most && private_bytes >= 0 && private_bytes <= most,
+          "the arena and the private areas are limited to 2^40 bytes");
+  require(logits.width >= limits_.vocab_size && logits.width % 16 == 0 && logits.width <= (1 << 30),
           "logits: width " + str(logits.width) + " is below the vocabulary of " +
               str(limits_.vocab_size) + " or no multiple of 16");
   int64_t max_k = 0;
   for (const LinearWeight& w : weights_) max_k = std::max(max_k, w.k);
+  for (const Op& op : ops_) {
+    if (const auto* prepare = std::get_if<PrepareOp>(&op)) max_k = std::max(max_k, prepare->k);
+  }
   int64_t partial_floats = 0;
   for (const AttentionPlan& p : plans_) {
     partial_floats = std::max(partial_floats, p.partial_rows() * p.row_floats());

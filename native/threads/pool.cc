@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <stdexcept>
 #include <string>
@@ -28,6 +29,15 @@ cpu_set_t one_cpu(int cpu) {
   CPU_ZERO(&set);
   CPU_SET(static_cast<unsigned>(cpu), &set);
   return set;
+}
+
+void pin(std::thread& thread, int cpu) {
+  const cpu_set_t set = one_cpu(cpu);
+  const int error = pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set);
+  if (error != 0) {
+    throw std::system_error(error, std::generic_category(),
+                            "cannot pin a thread to CPU " + std::to_string(cpu));
+  }
 }
 
 // Pins the calling thread for its lifetime; restores the caller's mask afterwards.
@@ -79,7 +89,7 @@ void Barrier::wait() {
 }
 
 ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
-    : threads_(threads), cpus_(std::move(cpus)), barrier_(threads) {
+    : threads_(threads), cpus_(std::move(cpus)), barrier_(threads), owner_(getpid()) {
   if (threads < 1 || threads > 1024) {
     throw std::invalid_argument("threads must be between 1 and 1024, not " +
                                 std::to_string(threads));
@@ -94,24 +104,26 @@ ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
     }
   }
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int t = 1; t < threads; ++t) {
-    workers_.emplace_back(&ThreadPool::worker, this, t);
-    if (cpus_.empty()) continue;
-    const cpu_set_t set = one_cpu(cpus_[static_cast<size_t>(t)]);
-    const int error = pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);
-    if (error != 0) {
-      const int cpu = cpus_[static_cast<size_t>(t)];
-      stop_.store(true);
-      generation_.fetch_add(1);
-      generation_.notify_all();
-      for (std::thread& w : workers_) w.join();
-      throw std::system_error(error, std::generic_category(),
-                              "cannot pin a thread to CPU " + std::to_string(cpu));
+  try {
+    for (int t = 1; t < threads; ++t) {
+      workers_.emplace_back(&ThreadPool::worker, this, t);
+      if (!cpus_.empty()) pin(workers_.back(), cpus_[static_cast<size_t>(t)]);
     }
+  } catch (...) {
+    stop_and_join();
+    throw;
   }
 }
 
 ThreadPool::~ThreadPool() {
+  if (getpid() == owner_) {
+    stop_and_join();
+  } else {
+    for (std::thread& w : workers_) w.detach();
+  }
+}
+
+void ThreadPool::stop_and_join() {
   stop_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
@@ -119,6 +131,9 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(Fn fn, void* context) {
+  if (getpid() != owner_) {
+    throw std::runtime_error("the threads of a model do not survive a fork: load it in the child");
+  }
   while (busy_.test_and_set(std::memory_order_acquire)) busy_.wait(true);
   {
     const ScopedPin pin(cpus_.empty() ? -1 : cpus_[0]);

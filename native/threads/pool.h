@@ -43,7 +43,8 @@ class ThreadPool {
   Barrier& barrier() { return barrier_; }
 
   // Runs fn(context, t) for t in [0, size()), and returns when all have returned.
-  // One caller at a time: concurrent callers wait for each other.
+  // One caller at a time: concurrent callers wait for each other. Throws
+  // std::runtime_error in a forked child.
   void run(Fn fn, void* context);
 
  private:
@@ -58,7 +59,10 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<uint32_t> done_{0};
+  void stop_and_join();
+
   std::vector<std::thread> workers_;
+  const int owner_;  // the process: a forked child has none of the threads
 };
 
 }  // namespace edge_infer

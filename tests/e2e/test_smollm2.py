@@ -70,7 +70,8 @@ def test_context_overflow_is_refused_with_both_counts() -> None:
 def test_batch_stream_and_single_agree() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=24)
     prompts = ["The sun is", "Once upon a time", "def fibonacci(n):", "List of fruits:\n1."]
-    with Engine("smollm2-135m", max_num_seqs=4, max_model_len=256) as engine:
+    # W4A8 sums have the same bits in any batch; a W4A16 batch rounds in another order.
+    with Engine("smollm2-135m", max_num_seqs=4, max_model_len=256, activations="int8") as engine:
         together = engine.generate(prompts, params)
         for prompt, completion in zip(prompts, together, strict=True):
             chunks = list(engine.stream(prompt, params))
@@ -94,7 +95,7 @@ def test_more_sequences_than_memory_still_all_end() -> None:
         assert engine.num_preemptions > 0
     # What was computed again must still be the model's own choice at every token. A choice
     # that another chunking would not make is one between nearly equal logits.
-    with fidelity.engine_for("int8") as engine:
+    with fidelity.engine_for("auto") as engine:
         for completion in completions:
             assert len(completion.token_ids) == 40
             ids = completion.prompt_token_ids + completion.token_ids

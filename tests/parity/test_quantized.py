@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parity.driver import Driver, load, relative_error
 
 from edge_infer.checkpoint import dequantize, open_checkpoint
 from edge_infer.checkpoint.convert import convert
 from edge_infer.checkpoint.plan import QuantizeOptions
-from tests.parity.driver import Driver, load, relative_error
 
 TinyModel = Callable[..., tuple[Path, Any]]
 Quantized = tuple[Path, np.ndarray]

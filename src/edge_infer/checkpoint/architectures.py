@@ -46,7 +46,7 @@ def is_derived(name: str) -> bool:
 def architecture(config: Mapping[str, Any], path: Path) -> str:
     """The one architecture named by config.json; CheckpointError when it is not a known one."""
     names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in _LAYERS:
+    if not isinstance(names, list) or len(names) != 1 or str(names[0]) not in _LAYERS:
         raise fail(path, f"architectures is {names!r}, known are: {', '.join(_LAYERS)}")
     return str(names[0])
 
@@ -65,6 +65,32 @@ def expected_tensors(config: Mapping[str, Any], path: Path) -> dict[str, Expecte
     if not config.get("tie_word_embeddings", False):
         items.append(ExpectedTensor("lm_head.weight", (dims.vocab, dims.hidden), "head"))
     return {item.name: item for item in items}
+
+
+def check_shapes(
+    shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, ExpectedTensor], path: Path
+) -> None:
+    """Refuse what the configuration does not describe; one error lists all missing, all unknown.
+
+    `shapes` are those of the stored tensors by full name, packed ones as if they were dense.
+    """
+    missing = [name for name in expected if name not in shapes]
+    if missing:
+        raise fail(path, f"{len(missing)} tensors are missing: {', '.join(missing)}")
+    unknown = [
+        name
+        for name in shapes
+        if name not in expected and name != "lm_head.weight" and not is_derived(name)
+    ]
+    if unknown:
+        raise fail(path, f"{len(unknown)} tensors are not known: {', '.join(unknown)}")
+    for name, item in expected.items():
+        if shapes[name] != item.shape:
+            raise fail(
+                path,
+                f"shape is {list(shapes[name])}, the configuration implies {list(item.shape)}",
+                tensor=name,
+            )
 
 
 def _dims(config: Mapping[str, Any], path: Path) -> _Dims:

@@ -145,6 +145,16 @@ class Checkpoint:
                 )
         return sorted(rows, key=lambda row: row.name)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The true shape of every tensor by its full name, packed ones as if they were dense."""
+        packed = {tensor for name, mod in self.modules.items() for tensor in mod.tensors(name)}
+        shapes = {
+            name: tuple(owner.entries[name].shape)
+            for name, owner in self._owner.items()
+            if name not in packed
+        }
+        return shapes | {f"{name}.weight": (m.n, m.k) for name, m in self.modules.items()}
+
     def close(self) -> None:
         """Drop the mappings; each lives on as long as an array of it does."""
         for file in self._files:

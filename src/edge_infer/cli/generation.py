@@ -32,7 +32,7 @@ MaxModelLen = Annotated[
     int | None, typer.Option(help="Context in tokens. Default: the checkpoint's, up to 8192.")
 ]
 KvDtype = Annotated[str, typer.Option(help="KV cache: bf16, f16, f32 or int8.")]
-Activations = Annotated[str, typer.Option(help="Input of 4- and 8-bit weights: int8, bf16 or auto.")]
+Activations = Annotated[str, typer.Option(help="Input of 4- and 8-bit weights: int8, bf16, auto.")]
 MemoryLimit = Annotated[
     str | None, typer.Option(help="Memory to plan for, such as 2GiB. Default: what is there.")
 ]

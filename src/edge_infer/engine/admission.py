@@ -62,8 +62,12 @@ def plan_memory(
     *,
     checkpoint_positions: int,
     available_bytes: int,
+    resident_bytes: int = 0,
 ) -> MemoryPlan:
     """Size the context and the KV cache.
+
+    `available_bytes` is what is left beside this process's `resident_bytes`, which are
+    part of the runtime's share already.
 
     Raises MemoryRefusal, with the longest context that fits, when what was asked does not.
     """
@@ -71,7 +75,8 @@ def plan_memory(
         spec.kv_layers, options.block_size, kv_type(options.kv_dtype)
     )
     arena = spec.arena_bytes(step_limits(options, 1))
-    room = available_bytes - spec.weight_bytes - arena - RUNTIME_BYTES
+    runtime = max(0, RUNTIME_BYTES - resident_bytes)
+    room = available_bytes - spec.weight_bytes - arena - runtime
 
     def kv_and_rope(positions: int) -> int:
         blocks = -(-positions // options.block_size)
@@ -90,7 +95,7 @@ def plan_memory(
     if context > longest or context < 1:
         parts = (
             f"{available_bytes / MIB:.0f} MiB available, weights {spec.weight_bytes / MIB:.0f}, "
-            f"activations {arena / MIB:.0f}, runtime {RUNTIME_BYTES / MIB:.0f}"
+            f"activations {arena / MIB:.0f}, runtime {runtime / MIB:.0f}"
         )
         if options.kv_budget_bytes is not None:
             parts += f", kv_budget {options.kv_budget_bytes / MIB:.0f}"

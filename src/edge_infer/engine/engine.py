@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -10,13 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_infer.engine.errors import ContextLengthError, EngineError, RequestError
 from edge_infer.engine.kv_blocks import BlockPool
 from edge_infer.engine.load import LoadedModel, load_model
 from edge_infer.engine.options import EngineOptions
 from edge_infer.engine.sampler import Sampled, Sampler, SamplerError, bad_word_token_ids
 from edge_infer.engine.sampling_params import SamplingParams
-from edge_infer.engine.scheduler import Scheduler
+from edge_infer.engine.scheduler import Scheduled, Scheduler
 from edge_infer.engine.sequence import Chunk, FinishReason, Sequence, Timing
 from edge_infer.hub.source import resolve_model
 from edge_infer.text.detokenizer import StreamDetokenizer
@@ -24,7 +28,8 @@ from edge_infer.text.load import load_tokenizer
 from edge_infer.text.stops import StopChecker
 from edge_infer.text.tokenizer import Tokenizer
 
-Prompt = str | Seq[int]
+Ids = Seq[int] | NDArray[np.integer[Any]]
+Prompt = str | Ids
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Stream(Iterator[Chunk]):
         sequence = self._sequence
         while not sequence.chunks:
             if sequence.finish_reason is not None:
+                if sequence.chunks:
+                    break  # another thread's step ended it between the two looks
                 _raise_error(sequence)
                 raise StopIteration
             self._engine.advance(sequence)
@@ -72,7 +79,8 @@ class Stream(Iterator[Chunk]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        # The collector may run inside a step, on the thread that holds the engine's lock.
+        self._engine.drop(self._sequence)
 
 
 class Engine:
@@ -106,6 +114,7 @@ class Engine:
             max_num_batched_tokens=options.max_num_batched_tokens,
         )
         self._lock = threading.Lock()
+        self._dropped: deque[Sequence] = deque()
         self._closed = False
 
     @property
@@ -116,11 +125,13 @@ class Engine:
     @property
     def num_free_blocks(self) -> int:
         """KV blocks that no sequence holds."""
+        self.cancel([])
         return self._scheduler.blocks.num_free
 
     @property
     def num_running(self) -> int:
         """Sequences in the running batch."""
+        self.cancel([])
         return len(self._scheduler.running)
 
     @property
@@ -131,7 +142,7 @@ class Engine:
     @overload
     def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
     @overload
-    def generate(self, prompts: Seq[int], params: SamplingParams | None = None) -> Completion: ...
+    def generate(self, prompts: Ids, params: SamplingParams | None = None) -> Completion: ...
     @overload
     def generate(
         self, prompts: list[str] | list[list[int]], params: SamplingParams | None = None
@@ -139,7 +150,7 @@ class Engine:
 
     def generate(
         self,
-        prompts: str | Seq[int] | list[str] | list[list[int]],
+        prompts: Prompt | list[str] | list[list[int]],
         params: SamplingParams | None = None,
     ) -> Completion | list[Completion]:
         """Complete one prompt, or several as one batch.
@@ -147,12 +158,12 @@ class Engine:
         A prompt is text or token ids. Raises ContextLengthError, before anything runs,
         when one does not fit.
         """
+        if isinstance(prompts, np.ndarray):
+            prompts = prompts.tolist()
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         batch: Any = [prompts] if one else prompts
         sequences = [self._sequence(p, params or SamplingParams()) for p in batch]
-        with self._lock:
-            for sequence in sequences:
-                self._scheduler.add(sequence)
+        self._add(sequences)
         try:
             for sequence in sequences:
                 while sequence.finish_reason is None:
@@ -169,8 +180,7 @@ class Engine:
         sequence and frees its KV blocks.
         """
         sequence = self._sequence(prompt, params or SamplingParams())
-        with self._lock:
-            self._scheduler.add(sequence)
+        self._add([sequence])
         return Stream(self, sequence)
 
     def chat(
@@ -206,8 +216,6 @@ class Engine:
         self.close()
 
     def _sequence(self, prompt: Prompt, params: SamplingParams) -> Sequence:
-        if self._closed:
-            raise EngineError("the engine was closed")
         token_ids = self._token_ids(prompt)
         room = self.max_model_len - len(token_ids)
         if room < 1 or (params.max_tokens or 0) > room:
@@ -249,7 +257,7 @@ class Engine:
                 raise RequestError(f"{self.path.name} has no tokenizer: give token ids")
             token_ids = self.tokenizer.encode(prompt)
         else:
-            token_ids = list(prompt)
+            token_ids = prompt.tolist() if isinstance(prompt, np.ndarray) else list(prompt)
         if not token_ids:
             raise RequestError("the prompt is empty: it has no tokens")
         vocab_size = self.model.spec.vocab_size
@@ -270,30 +278,62 @@ class Engine:
     def cancel(self, sequences: Seq[Sequence]) -> None:
         """End sequences that still run and free their blocks."""
         with self._lock:
+            self._cancel([*sequences, *self._take_dropped()])
+
+    def drop(self, sequence: Sequence) -> None:
+        """Cancel a sequence at the next opportunity; safe where no lock may be taken."""
+        if sequence.finish_reason is None:
+            self._dropped.append(sequence)
+
+    def _add(self, sequences: Seq[Sequence]) -> None:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the engine was closed")
             for sequence in sequences:
-                if sequence.finish_reason is None:
-                    sequence.finish_reason = "cancelled"
-                    self._scheduler.remove(sequence)
+                self._scheduler.add(sequence)
+
+    def _take_dropped(self) -> list[Sequence]:
+        return [self._dropped.popleft() for _ in range(len(self._dropped))]
+
+    def _cancel(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.finish_reason is None:
+                sequence.finish_reason = "cancelled"
+                self._scheduler.remove(sequence)
 
     def _step(self) -> None:
+        self._cancel(self._take_dropped())
         scheduled = self._scheduler.schedule()
+        if not scheduled:
+            raise EngineError("no sequence can be scheduled")
         try:
             logits = self.model.runner.step(scheduled)
         except Exception as error:  # whatever it was, nobody may wait for this step forever
             failure = EngineError(f"a step failed: {error}")
             self._fail_all(failure)
             raise failure from error
+        try:
+            self._take_logits(scheduled, logits)
+        except BaseException:  # an interrupt: what got no token yet is sampled by the next step
+            for item in scheduled:
+                if item.sequence.num_pending == 0:
+                    item.sequence.num_computed -= 1
+            raise
+
+    def _take_logits(self, scheduled: Seq[Scheduled], logits: NDArray[np.float32]) -> None:
+        """Sample for every sequence whose last pending token was computed."""
         row = 0
         for item in scheduled:
             sequence = item.sequence
-            complete = item.num_tokens == sequence.num_pending
             sequence.num_computed += item.num_tokens
-            if not complete:
+            if sequence.num_pending > 0:
                 continue
             try:
                 sequence.append(sequence.sampler.sample(logits[row]))
             except SamplerError as error:
                 sequence.fail(error)
+            except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
+                sequence.fail(EngineError(f"sampling failed: {error!r}"))
             row += 1
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_infer import _native
+from edge_infer.checkpoint.architectures import check_shapes, expected_tensors
 from edge_infer.checkpoint.reader import Checkpoint, open_checkpoint
 from edge_infer.devices.threads import ThreadPlan, choose_threads
 from edge_infer.engine.admission import MemoryPlan, plan_memory, step_limits
 from edge_infer.engine.options import SMALL_MODEL_WEIGHTS, EngineOptions
 from edge_infer.engine.runner import Runner
 from edge_infer.memory.limits import memory_limit
+from edge_infer.memory.measure import process_tree_memory
 from edge_infer.models import build_model
 from edge_infer.models.config import Config
 from edge_infer.program.builder import ActivationName, kv_type
@@ -66,13 +68,18 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
         )
     threads = choose_threads(options.threads)
     checkpoint = open_checkpoint(path)
+    config_path = path / "config.json"
+    check_shapes(checkpoint.shapes(), expected_tensors(checkpoint.config, config_path), config_path)
     activations = choose_activations(checkpoint, options)
     spec = build_model(checkpoint.config, checkpoint, activations=activations)
+    limit = memory_limit(explicit=options.memory_limit_bytes)
     plan = plan_memory(
         spec,
         options,
         checkpoint_positions=Config(checkpoint.config).context_length(),
-        available_bytes=memory_limit(explicit=options.memory_limit_bytes).available_bytes,
+        available_bytes=limit.available_bytes,
+        # An explicit limit is for all of this process, the others for what it still takes.
+        resident_bytes=0 if limit.source == "explicit" else process_tree_memory().anonymous,
     )
     limits = step_limits(options, plan.max_model_len)
     kv = _native.KvCache(

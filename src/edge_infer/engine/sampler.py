@@ -52,13 +52,17 @@ class Sampler:
     ) -> None:
         self._params = params
         self._vocab_size = vocab_size
-        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", params.logit_bias)
+        # A tokenizer may have more tokens than the model: those are never sampled.
+        eos = {token for token in eos_token_ids if token < vocab_size}
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
         self._end_ids = np.array(sorted(ends), np.intp)
         self._bias_ids = np.array(list(params.logit_bias), np.intp)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
-        self._bad_words = [tuple(word) for word in bad_word_ids if len(word)]
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        self._check_ids("logit_bias", params.logit_bias)
+        self._bad_words = [
+            tuple(word) for word in bad_word_ids if len(word) and max(word) < vocab_size
+        ]
         self._penalties = _Penalties(params, prompt_token_ids) if _has_penalties(params) else None
         self._output: list[int] = []
         seed = None if params.seed is None else params.seed % 2**64

@@ -8,6 +8,7 @@ from typing import Any
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_TEMPERATURE = 1000.0  # flat already; far above, float32 scaling breaks down
 GREEDY_TEMPERATURE = 1e-5  # below this sampling is greedy, as in vLLM
 
 
@@ -61,13 +62,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._integer("max_tokens", low=1, optional=True)
         self._integer("min_tokens", low=0)
-        self._number("temperature", low=0.0)
+        self._number("temperature", low=0.0, high=MAX_TEMPERATURE)
         self._integer("top_k", low=-1)
         self._number("top_p", above=0.0, high=1.0)
         self._number("min_p", low=0.0, high=1.0)
         self._number("presence_penalty", low=-2.0, high=2.0)
         self._number("frequency_penalty", low=-2.0, high=2.0)
-        self._number("repetition_penalty", above=0.0)
+        self._number("repetition_penalty", low=0.001, high=1000.0)
         self._integer("seed", low=-(2**63), high=2**64 - 1, optional=True)
         self._integer("logprobs", low=0, high=MAX_LOGPROBS, optional=True)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -94,31 +94,33 @@ class Sequence:
         self.timing.last_token = now
         token = sampled.token_id
         self.output_token_ids.append(token)
+        reason: FinishReason | None = None
         if token in self.end_token_ids and len(self.output_token_ids) > self.params.min_tokens:
-            self.finish_reason = "stop"
-            text = self._flush()
+            reason = "stop"
+            text, _ = self._flush()
         else:
             text = "" if self.detokenizer is None else self.detokenizer.push(token)
             stopped = False
             if len(self.output_token_ids) > self.params.min_tokens:
                 text, stopped = self.stops.push(text)
             if stopped:
-                self.finish_reason = "stop"
+                reason = "stop"
             elif len(self.output_token_ids) >= self.max_tokens:
-                self.finish_reason = "length"
-                text += self._flush()
+                held, stopped = self._flush()
+                text += held
+                reason = "stop" if stopped else "length"
         logprobs = None if self.params.logprobs is None else [sampled]
-        self.chunks.append(Chunk(text, [token], logprobs, self.finish_reason))
+        # The end is published last: another thread that sees it finds the chunk.
+        self.chunks.append(Chunk(text, [token], logprobs, reason))
+        self.finish_reason = reason
 
     def fail(self, error: Exception) -> None:
         """End with an error, raised to whoever reads the sequence."""
         self.error = error
         self.finish_reason = "error"
 
-    def _flush(self) -> str:
+    def _flush(self) -> tuple[str, bool]:
+        """The text held back until the end, and whether a stop string ends it."""
         held = "" if self.detokenizer is None else self.detokenizer.finish()
         text, stopped = self.stops.push(held)
-        if stopped:
-            self.finish_reason = "stop"
-            return text
-        return text + self.stops.finish()
+        return (text, True) if stopped else (text + self.stops.finish(), False)

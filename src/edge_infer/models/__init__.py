@@ -22,7 +22,7 @@ def architecture(config: Mapping[str, Any]) -> str:
     if not isinstance(names, list) or not names:
         raise ConfigError("config.json: architectures must name the model's class")
     for name in names:
-        if name in _BUILDERS:
+        if isinstance(name, str) and name in _BUILDERS:
             return str(name)
     raise ConfigError(
         f"config.json: architectures {names} are not supported; "

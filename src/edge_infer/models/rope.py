@@ -38,7 +38,13 @@ class RopeSpec:
     max_position_embeddings: int
 
     def __post_init__(self) -> None:
-        self.tables(1)
+        try:
+            with np.errstate(all="ignore"):
+                sane = all(np.isfinite(table).all() for table in self.tables(2))
+        except (OverflowError, ZeroDivisionError):
+            sane = False
+        if not sane:
+            raise ConfigError(f"rope_parameters {dict(self.parameters)} give no finite angles")
 
     @property
     def rotary_dim(self) -> int:
