@@ -11,7 +11,7 @@ QUESTION ?= What is the capital of France?
 .PHONY: demo test build stub lint format bench clean
 
 demo: $(VENV)/.built $(VENV)/.demo
-	$(BIN)/edge-infer run smollm2-135m "$(QUESTION)"
+	$(BIN)/edge-infer run smollm2-135m "$(QUESTION)" -n 256
 
 test: $(VENV)/.built $(VENV)/.demo $(VENV)/.dev
 	bash tests/run.sh
@@ -38,7 +38,7 @@ clean:
 	rm -rf build $(VENV)
 
 $(VENV)/.python: requirements/build.lock
-	@echo "setting up $(VENV)"
+	@echo "setting up $(VENV): about a minute and a half, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements/build.lock
 	touch $@

@@ -133,7 +133,7 @@ Isa parse_isa(const std::string& name) {
     if (name == isa_name(isa)) return isa;
   }
   throw std::invalid_argument("unknown ISA '" + name +
-                           "': the names are scalar, avx2, avx512vnni and amx");
+                              "': the names are scalar, avx2, avx512vnni and amx");
 }
 
 Isa selected_isa() {
@@ -145,7 +145,7 @@ Isa selected_isa() {
     std::string have;
     for (Isa i : isas) have += (have.empty() ? "" : ", ") + std::string(isa_name(i));
     throw std::invalid_argument("EDGE_INFER_ISA=" + std::string(forced) +
-                             ": this machine cannot run it; it can run " + have);
+                                ": this machine cannot run it; it can run " + have);
   }
   return isa;
 }

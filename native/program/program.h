@@ -60,8 +60,8 @@ class Program {
   // Bytes that a prepared form needs for `tokens` rows of k values.
   static int64_t prepared_bytes(ActivationType type, int64_t k, int64_t group, int64_t tokens);
 
-  // Runs a step, one at a time; returns the logits, [num_logits, logits_width()] floats that stay valid
-  // until the next step. Throws std::invalid_argument when the input breaks a limit.
+  // Runs a step, one at a time; returns the logits, [num_logits, logits_width()] floats that stay
+  // valid until the next step. Throws std::invalid_argument when the input breaks a limit.
   const float* step(const StepInput& in);
   int64_t logits_width() const { return logits_.width; }
 

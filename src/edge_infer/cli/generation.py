@@ -66,6 +66,7 @@ class Answer:
     output_tokens: int
     seconds_to_first: float
     seconds: float
+    finish_reason: str
 
     @property
     def prefill_ts(self) -> float:
@@ -83,12 +84,13 @@ def stream_answer(engine: Engine, prompt: Sequence[int] | str, params: SamplingP
     """Print an answer as it comes. Ctrl-C ends the answer, not the program."""
     started = time.perf_counter()
     stream = engine.stream(prompt, params)
-    text, tokens, first = "", 0, None
+    text, tokens, first, reason = "", 0, None, "stopped by the user"
     try:
         for chunk in stream:
             first = first or time.perf_counter()
             tokens += len(chunk.token_ids)
             text += chunk.text
+            reason = chunk.finish_reason or reason
             sys.stdout.write(chunk.text)
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -97,29 +99,39 @@ def stream_answer(engine: Engine, prompt: Sequence[int] | str, params: SamplingP
         stream.close()
     sys.stdout.write("\n")
     ended = time.perf_counter()
-    return Answer(
-        text, len(stream.prompt_token_ids), tokens, (first or ended) - started, ended - started
-    )
+    prompt_tokens = len(stream.prompt_token_ids)
+    return Answer(text, prompt_tokens, tokens, (first or ended) - started, ended - started, reason)
 
 
 def print_figures(engine: Engine, answer: Answer, peak: PeakSampler) -> None:
-    """The closing line: times, speeds, peak memory by owner, and the path that ran."""
+    """The closing lines: times, speeds, peak memory by owner, and the path that ran."""
     model = engine.model
     weights = sum(mapping_memory(path) for path in model.checkpoint.files)
     kv = address_memory(model.kv.address, model.kv.nbytes)
     total = max(peak.peak_total, weights + kv)
-    decode = f"{answer.decode_ts:.1f} tok/s" if answer.decode_ts else "one token"
-    parts = [
+    decode = f"{answer.output_tokens} tokens"
+    if answer.decode_ts is not None:
+        decode += f" at {answer.decode_ts:.1f} tok/s"
+    ends = {
+        "stop": "ended by itself",
+        "length": f"cut at the limit (context {engine.max_model_len}, -n)",
+    }
+    speed = [
         f"load {model.load_seconds:.2f} s",
         f"first token {answer.seconds_to_first * 1e3:.0f} ms",
         f"prefill {answer.prompt_tokens} tokens at {answer.prefill_ts:.0f} tok/s",
-        f"decode {answer.output_tokens} tokens at {decode}",
+        f"decode {decode}",
+        ends.get(answer.finish_reason, answer.finish_reason),
+    ]
+    path = [
         f"peak memory {total / 2**20:.0f} MiB (weights {weights / 2**20:.0f}, "
         f"KV {kv / 2**20:.1f}, rest {(total - weights - kv) / 2**20:.0f})",
         f"{model.threads.threads} threads, {kernel_path(engine)}",
         f"weights {weight_formats(engine)}",
     ]
-    Console(stderr=True).print(f"[dim]{' · '.join(parts)}[/]", highlight=False, soft_wrap=True)
+    console = Console(stderr=True)
+    for parts in (speed, path):
+        console.print(f"[dim]{' · '.join(parts)}[/]", highlight=False, soft_wrap=True)
 
 
 def weight_formats(engine: Engine) -> str:

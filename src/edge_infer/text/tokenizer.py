@@ -75,8 +75,15 @@ class Tokenizer:
         """Token ids of `text`; special tokens spelled out in it become their ids.
 
         `add_special_tokens` adds what the tokenizer itself puts around a text (BOS, EOS). Leave it
-        off for the output of a chat template, which writes them itself.
+        off for the output of a chat template, which writes them itself. Raises TokenizerError for
+        text that is not Unicode (a lone surrogate).
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"the text is not Unicode: {text[error.start]!r} at character {error.start}"
+            ) from error
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

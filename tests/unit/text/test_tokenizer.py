@@ -135,3 +135,8 @@ def test_which_named_template_is_used(folder: Path) -> None:
 def test_no_chat_template_is_an_error() -> None:
     with pytest.raises(ChatTemplateError, match="no 'default' chat template"):
         Tokenizer(byte_level_backend()).apply_chat_template([{"role": "user", "content": "x"}])
+
+
+def test_a_lone_surrogate_is_refused(folder: Path) -> None:
+    with pytest.raises(TokenizerError, match="not Unicode.*character 1"):
+        load_tokenizer(folder).encode("a\ud800b")
