@@ -138,5 +138,5 @@ def test_no_chat_template_is_an_error() -> None:
 
 
 def test_a_lone_surrogate_is_refused(folder: Path) -> None:
-    with pytest.raises(TokenizerError, match="not Unicode.*character 1"):
+    with pytest.raises(TokenizerError, match=r"not Unicode.*character 1"):
         load_tokenizer(folder).encode("a\ud800b")
