@@ -1,6 +1,7 @@
 """Open the tokenizer of a checkpoint folder."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import tokenizers
 
 from edge_infer.text.tokenizer import Tokenizer, TokenizerError
 
+_MAX_FILE_BYTES = 256 << 20  # the largest tokenizer.json in use is about 35 MB
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -55,7 +57,11 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
 def _read_text(path: Path) -> str | None:
     """The file's text, or None when there is no such file."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _MAX_FILE_BYTES:
+                raise TokenizerError(f"{path}: has {size} bytes, limit {_MAX_FILE_BYTES}")
+            return file.read(size).decode("utf-8")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -69,7 +75,9 @@ def _read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError as error:
+        raise TokenizerError(f"{path}: the JSON is nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, or an integer of too many digits
         raise TokenizerError(f"{path}: damaged JSON: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: a JSON object is expected, found {type(value).__name__}")

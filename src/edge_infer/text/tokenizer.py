@@ -14,7 +14,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenizerError(ValueError):
-    """The tokenizer files are missing, damaged, or say something that is not supported."""
+    """The tokenizer files are missing, damaged or not supported, or a text is not Unicode."""
 
 
 def _byte_level_alphabet() -> dict[str, int]:

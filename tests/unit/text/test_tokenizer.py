@@ -140,3 +140,24 @@ def test_no_chat_template_is_an_error() -> None:
 def test_a_lone_surrogate_is_refused(folder: Path) -> None:
     with pytest.raises(TokenizerError, match=r"not Unicode.*character 1"):
         load_tokenizer(folder).encode("a\ud800b")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        ('{"a": ' + "1" * 10_000 + "}", "damaged JSON"),
+    ],
+)
+def test_hostile_json_is_refused_by_name(folder: Path, name: str, text: str, message: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(TokenizerError, match=f"{name}: .*{message}"):
+        load_tokenizer(folder)
+
+
+def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
+    with (folder / "config.json").open("wb") as file:
+        file.truncate(1 << 32)  # a hole: no room on the disk
+    with pytest.raises(TokenizerError, match=r"config\.json: has 4294967296 bytes, limit"):
+        load_tokenizer(folder)
