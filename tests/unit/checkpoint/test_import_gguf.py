@@ -285,3 +285,12 @@ def test_a_llama_equals_what_transformers_reads(tmp_path: Path) -> None:
         assert config[key] == getattr(model.config, key), key
     assert config["rms_norm_eps"] == pytest.approx(model.config.rms_norm_eps)
     assert config["rope_theta"] == model.config.rope_parameters["rope_theta"]
+
+
+def test_a_huge_head_count_is_refused_before_anything_is_made_of_it(tmp_path: Path) -> None:
+    # as many rows as 2**31 heads imply would take 256 GiB
+    metadata = {"llama.attention.head_count_kv": 2**31}
+    heads = {**LLAMA, "num_key_value_heads": 2}
+    write_gguf(tmp_path / "m.gguf", heads, QTYPE.Q8_0, metadata=metadata)
+    with pytest.raises(CheckpointError, match=rf"attn_k.* 32 rows, the metadata imply {2**35}"):
+        convert_gguf(tmp_path / "m.gguf", tmp_path / "out")

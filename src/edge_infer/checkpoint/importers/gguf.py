@@ -70,7 +70,7 @@ def import_gguf(path: Path) -> ImportedModel:
         target = hf_name(name)
         if target is None:
             raise fail(path, "is not known in this architecture", tensor=name)
-        tensors[target] = _source(file, tensor, target, _row_order(config, target))
+        tensors[target] = _source(file, tensor, target, _row_order(file, tensor, config, target))
     tensors = check_names(tensors, expected, path)
     licence = file.metadata.get("general.license")
     return ImportedModel(
@@ -83,14 +83,26 @@ def import_gguf(path: Path) -> ImportedModel:
     )
 
 
-def _row_order(config: dict[str, Any], name: str) -> np.ndarray | None:
+def _row_order(
+    file: GgufFile, tensor: GgufTensor, config: dict[str, Any], name: str
+) -> np.ndarray | None:
     if config["model_type"] != "llama":
         return None
     if ".self_attn.q_proj." in name:
-        return rope_row_order(config["num_attention_heads"], config["head_dim"])
-    if ".self_attn.k_proj." in name:
-        return rope_row_order(config["num_key_value_heads"], config["head_dim"])
-    return None
+        heads = config["num_attention_heads"]
+    elif ".self_attn.k_proj." in name:
+        heads = config["num_key_value_heads"]
+    else:
+        return None
+    # before the order is made: the counts of the metadata are untrusted
+    rows = heads * config["head_dim"]
+    if rows != tensor.shape[0]:
+        raise fail(
+            file.path,
+            f"has {tensor.shape[0]} rows, the metadata imply {rows}",
+            tensor=tensor.name,
+        )
+    return rope_row_order(heads, config["head_dim"])
 
 
 def _source(
@@ -98,12 +110,6 @@ def _source(
 ) -> SourceTensor:
     if len(tensor.shape) > 2:
         raise fail(file.path, f"has {len(tensor.shape)} dims, at most 2 known", tensor=tensor.name)
-    if order is not None and order.size != tensor.shape[0]:
-        raise fail(
-            file.path,
-            f"has {tensor.shape[0]} rows, the metadata imply {order.size}",
-            tensor=tensor.name,
-        )
     blocks = file.blocks(tensor.name)
     kind = tensor.type.name
     if kind in _FLOATS:
