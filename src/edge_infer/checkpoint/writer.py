@@ -5,8 +5,11 @@ is padded with spaces, so every packed tensor begins on a 64-byte boundary witho
 the format forbids.
 """
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -22,6 +25,7 @@ from edge_infer.checkpoint.safetensors_file import DTYPES, TensorEntry
 
 ALIGNMENT = 64
 WEIGHTS_FILE = "model.safetensors"
+_LOCK_FILE = ".lock"  # in a temporary folder: locked as long as its process lives
 
 
 class SafetensorsWriter:
@@ -120,14 +124,16 @@ class SafetensorsWriter:
 
 @contextmanager
 def new_folder(dst: Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `dst` that becomes `dst` when the block succeeds.
+    """Yield a temporary folder beside `dst` that becomes `dst` when the block succeeds.
 
     An existing `dst` is refused unless it is an empty folder or, with `force`, an earlier
-    checkpoint, which stays in place until the new one is complete. On failure nothing remains.
+    checkpoint, which stays in place until the new one is complete. On failure nothing remains;
+    what killed processes left of earlier attempts is cleared away first.
     """
-    _check_replaceable(dst, force)
     dst.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{dst.name}.", suffix=".tmp", dir=dst.parent))
+    _recover(dst)
+    _check_replaceable(dst, force)
+    temporary, lock = _locked_folder(dst)
     try:
         temporary.chmod(0o755)
         yield temporary
@@ -139,12 +145,56 @@ def new_folder(dst: Path, *, force: bool = False) -> Iterator[Path]:
             old = Path(tempfile.mkdtemp(prefix=f".{dst.name}.", suffix=".old", dir=dst.parent))
             dst.rename(old)  # replaces the empty folder
             temporary.rename(dst)
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)  # another process may clear it away too
         else:
             temporary.rename(dst)
+        (dst / _LOCK_FILE).unlink()
         _sync(dst.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(dst: Path) -> tuple[Path, int]:
+    """A new temporary folder for `dst` and the descriptor that holds its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{dst.name}.", suffix=".tmp", dir=dst.parent))
+        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return folder, lock
+        os.close(lock)  # another process took it for an abandoned one before it was locked
+
+
+def _recover(dst: Path) -> None:
+    """Remove what killed processes had begun for `dst`, and put back what they had moved away."""
+    alive = False
+    for temporary in _left(dst, "tmp"):
+        # one without a lock file has just been made
+        with contextlib.suppress(FileNotFoundError), (temporary / _LOCK_FILE).open("rb+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alive = True
+                continue
+            shutil.rmtree(temporary, ignore_errors=True)
+    if alive:  # it may be replacing `dst` now
+        return
+    for old in _left(dst, "old"):
+        if not dst.exists() and any(old.iterdir()):
+            old.rename(dst)
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _left(dst: Path, suffix: str) -> list[Path]:
+    """The folders beside `dst` that :func:`new_folder` named."""
+    name = re.compile(rf"\.{re.escape(dst.name)}\.[a-z0-9_]{{8}}\.{suffix}")
+    return sorted(
+        path
+        for path in dst.parent.iterdir()
+        if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+    )
 
 
 def _check_replaceable(dst: Path, force: bool) -> None:

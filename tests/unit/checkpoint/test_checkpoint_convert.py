@@ -1,6 +1,9 @@
 """The conversion pipeline: choices per tensor, files carried over, failures that leave nothing."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +302,56 @@ def test_rows_longer_than_a_piece_are_cut_without_a_trace(
     convert(src, tmp_path / "cut", options)
     whole, cut = (tmp_path / name / "model.safetensors" for name in ("whole", "cut"))
     assert whole.read_bytes() == cut.read_bytes()
+
+
+def _killed_while_writing(dst: Path) -> None:
+    """Begin `dst` in another process and end that process as SIGKILL does."""
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from edge_infer.checkpoint.writer import new_folder\n"
+        "with new_folder(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'model.safetensors').write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(dst)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_conversion_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    dst = tmp_path / "out"
+    _killed_while_writing(dst)
+    _killed_while_writing(tmp_path / "out.other")
+    assert len(list(tmp_path.glob(".out.*.tmp"))) == 2
+    with new_folder(dst) as folder:
+        (folder / "file").write_text("new")
+    assert [path.name for path in dst.iterdir()] == ["file"]
+    # that of another destination is not touched
+    assert [path.name.split(".")[2] for path in tmp_path.glob(".*")] == ["other"]
+
+
+def test_a_conversion_under_way_keeps_its_folder(tmp_path: Path) -> None:
+    dst = tmp_path / "out"
+    with new_folder(dst, force=True) as first:
+        (first / "config.json").write_text("first")
+        with new_folder(dst) as second:
+            (second / "config.json").write_text("second")
+            (second / "model.safetensors").write_text("second")
+        assert (first / "config.json").read_text() == "first"
+    assert (dst / "config.json").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_checkpoint_moved_away_by_a_killed_conversion_comes_back(tmp_path: Path) -> None:
+    dst, old = tmp_path / "out", tmp_path / ".out.abcdefgh.old"
+    old.mkdir()
+    (old / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="not empty"), new_folder(dst):
+        pass
+    assert (dst / "config.json").exists()
+    assert not old.exists()
+    dst.rename(old)
+    dst.mkdir()  # the new one was in place already
+    with new_folder(dst):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not any(dst.iterdir())
