@@ -28,7 +28,11 @@ def inspect(
         return
     console = Console()
     console.print(f"{report.path} ({report.kind})", highlight=False, soft_wrap=True)
-    console.print(tensor_table(report, all_tensors))
+    table = tensor_table(report, all_tensors)
+    # a narrow terminal wraps lines itself; rich would leave out the names
+    unbounded = console.options.update(max_width=10_000)
+    console.width = max(console.width, console.measure(table, options=unbounded).minimum)
+    console.print(table)
     console.print(totals(report), highlight=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -36,9 +37,7 @@ app = typer.Typer(
 def options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show it."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show it."),
     ] = False,
 ) -> None:
     """Models on this CPU: 4-bit weights, planned memory, numbers you can trust."""
@@ -52,6 +51,9 @@ app.command()(inspect)
 app.command()(pull)
 app.command()(doctor)
 
+# Streams that were closed (`>&-`) are None; what is written to them is dropped.
+sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (for the whole run)
+sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 # A terminal that cannot show a character shows a mark; the answer goes on.
 if hasattr(sys.stdout, "reconfigure"):
     sys.stdout.reconfigure(errors="replace")

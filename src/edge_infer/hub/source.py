@@ -114,7 +114,9 @@ def _refuse_other_names(model: str) -> None:
 
 def _converted(gguf: Path, name: str, cache_dir: Path | None, progress: bool) -> Path:
     """The cached conversion of a GGUF file, made when there is none."""
-    if not gguf.is_file() or not is_gguf(gguf):
+    if not gguf.is_file():  # opening a pipe would wait for its writer
+        raise ModelSourceError(f"{gguf}: neither a folder nor a regular file")
+    if not is_gguf(gguf):
         with gguf.open("rb") as file:
             hint = damage_hint(file.read(512))
         raise ModelSourceError(f"{gguf}: not a GGUF file{f': {hint}' if hint else ''}")

@@ -62,6 +62,14 @@ def test_inspect_prints_a_table_and_json(tmp_path: Path) -> None:
     assert sum(row["share"] for row in data["tensors"]) == pytest.approx(1)
 
 
+def test_inspect_keeps_the_names_on_a_narrow_terminal(tmp_path: Path) -> None:
+    path = write_random_checkpoint(LLAMA, tmp_path / "m")
+    result = run.invoke(app, ["inspect", str(path)], env={"COLUMNS": "40"})
+    first_words = [line.split()[0] for line in result.stdout.splitlines()]
+    assert {"tensor", "mlp.up_proj", "model.embed_tokens"} <= set(first_words)
+    assert "bpw" in result.stdout
+
+
 def test_inspect_shows_stored_types_of_other_formats(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", LLAMA, gguf.GGMLQuantizationType.Q4_0)
     data = json.loads(run.invoke(app, ["inspect", str(tmp_path / "m.gguf"), "--json"]).stdout)

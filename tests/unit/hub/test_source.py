@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def test_a_folder_wins_over_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Path(name).mkdir(parents=True)
         (Path(name) / "config.json").write_text("{}")
         assert resolve_model(name).kind == "folder"
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(ModelSourceError, match="neither a folder nor a regular file"):
+        resolve_model(str(tmp_path / "m.gguf"))
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
