@@ -265,3 +265,71 @@ def test_each_rendering_has_its_own_step_count() -> None:
     template = ChatTemplate("{% for i in range(60000) %}{% endfor %}done")
     for _ in range(4):  # together more than MAX_STEPS
         assert template.render([]) == "done"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'x'.ljust(10 ** 9)",
+        "'x'.rjust(10 ** 9)",
+        "'x'.center(10 ** 9)",
+        "'x'.zfill(10 ** 9)",
+        "'\\t'.expandtabs(10 ** 9)",
+        "('x' * 10 ** 6).replace('', 'x' * 100)",
+        "('x' * 100).join(['y'] * 10 ** 6)",
+        "'{:1000000000}'.format('x')",
+        "'{:{}}'.format('x', 10 ** 9)",
+        "'{a:1000000000}'.format_map({'a': 'x'})",
+        "'%1000000000d' % 1",
+        "'%.1000000000f' % 1",
+        "'%*d' % (10 ** 9, 1)",
+        "'%(a)1000000000d' % {'a': 1}",
+        "'x' | center(10 ** 9)",
+        "'%1000000000d' | format(1)",
+        "'x' | indent(10 ** 9, true)",
+        "('x' * 10 ** 6) | replace('', 'x' * 100)",
+        "(['y'] * 10 ** 6) | join('x' * 100)",
+    ],
+)
+def test_no_single_operation_makes_a_huge_text(expression: str) -> None:
+    with pytest.raises(ChatTemplateError, match=r"limit|beyond|width"):
+        ChatTemplate("{{ (" + expression + ") | length }}").render([])
+
+
+@pytest.mark.parametrize("operation", ["ns.x + ns.x", "ns.x ~ ns.x"])
+def test_doubling_ends_at_the_bound(operation: str) -> None:
+    source = (
+        "{% set ns = namespace(x='x') %}{% for i in range(40) %}"
+        "{% set ns.x = " + operation + " %}{% endfor %}"
+    )
+    with pytest.raises(ChatTemplateError, match="33554432 characters"):
+        ChatTemplate(source).render([])
+
+
+def test_doubling_in_a_block_ends_at_the_bound() -> None:
+    source = (
+        "{% set ns = namespace(x='x') %}{% for i in range(40) %}"
+        "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}"
+    )
+    with pytest.raises(ChatTemplateError, match="33554432 characters"):
+        ChatTemplate(source).render([])
+
+
+def test_bounded_operations_give_what_python_gives() -> None:
+    source = (
+        "{{ 'a'.ljust(3) ~ 1 ~ none ~ '%5.1f|%s|%d%%' % (1.25, 'b', 7) "
+        "~ '{:>4}{x!r}'.format(3, x='y') }}"
+        "{{ 'a,b'.replace(',', '-') + '-'.join(['c', 'd']) }}{{ [1] + [2] }}{{ 7 % 4 }}"
+        "{{ ['a', 1] | join('+') }}{{ 'aXb' | replace('X', '.') }}{{ 'a' | center(3) }}"
+    )
+    expected = "a  1None  1.2|b|7%   3'y'a-bc-d[1, 2]3a+1a.b a "
+    assert ChatTemplate(source).render([]) == expected
+
+
+def test_memory_that_runs_out_is_a_template_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(limits, "_check_length", exhausted)
+    with pytest.raises(ChatTemplateError, match="not enough memory"):
+        ChatTemplate("{{ messages ~ 'x' }}").render([])
