@@ -157,16 +157,17 @@ def _csv(rows: list[dict[str, Any]]) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{rows[0]['model_filename']} on {rows[0]['cpu_info']}")
-    for heading in ("size", "params", "isa", "threads", "kv", "batch", "test", "tokens/s"):
-        table.add_column(heading, justify="right")
+    first = rows[0]
+    title = f"{first['model_filename']}, {first['model_n_params'] / 1e6:.1f} M weights"
+    table = Table(title=f"{title}, on {first['cpu_info']}", box=None, pad_edge=False)
+    for heading in ("size", "isa", "threads", "kv", "batch", "test", "tokens/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
         if row["n_depth"]:
             test += f" @ d{row['n_depth']}"
         table.add_row(
             f"{row['model_size'] / 2**20:.1f} MiB",
-            f"{row['model_n_params'] / 1e6:.1f} M",
             row["isa"],
             str(row["n_threads"]),
             row["type_k"],

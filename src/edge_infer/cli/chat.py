@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import readline  # noqa: F401 - line editing and history for console.input
 from typing import Annotated
 
 import typer
@@ -51,6 +52,9 @@ def chat(
             while (text := _ask(console)) is not None:
                 if text == "/clear":
                     messages = list(start)
+                    console.print("[dim]the conversation is forgotten[/]")
+                elif text.startswith("/"):
+                    console.print(f"[dim]{HELP}[/]", highlight=False)
                 elif text:
                     messages.append({"role": "user", "content": text})
                     _answer(engine, messages, params, peak, console)
@@ -82,4 +86,4 @@ def _answer(
         return
     messages.append({"role": "assistant", "content": answer.text})
     peak.sample()
-    g.print_figures(engine, answer, peak)
+    g.print_figures(engine, answer, peak, short=True)

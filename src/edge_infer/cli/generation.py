@@ -103,8 +103,10 @@ def stream_answer(engine: Engine, prompt: Sequence[int] | str, params: SamplingP
     return Answer(text, prompt_tokens, tokens, (first or ended) - started, ended - started, reason)
 
 
-def print_figures(engine: Engine, answer: Answer, peak: PeakSampler) -> None:
-    """The closing lines: times, speeds, peak memory by owner, and the path that ran."""
+def print_figures(
+    engine: Engine, answer: Answer, peak: PeakSampler, *, short: bool = False
+) -> None:
+    """The closing lines: times and speeds, and unless `short` peak memory and the path that ran."""
     model = engine.model
     weights = sum(mapping_memory(path) for path in model.checkpoint.files)
     kv = address_memory(model.kv.address, model.kv.nbytes)
@@ -130,7 +132,7 @@ def print_figures(engine: Engine, answer: Answer, peak: PeakSampler) -> None:
         f"weights {weight_formats(engine)}",
     ]
     console = Console(stderr=True)
-    for parts in (speed, path):
+    for parts in (speed,) if short else (speed, path):
         console.print(f"[dim]{' · '.join(parts)}[/]", highlight=False, soft_wrap=True)
 
 
