@@ -38,7 +38,7 @@ clean:
 	rm -rf build $(VENV)
 
 $(VENV)/.python: requirements/build.lock
-	@echo "setting up $(VENV): about a minute and a half, once"
+	@echo "setting up $(VENV): about a minute, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements/build.lock
 	touch $@
