@@ -37,16 +37,6 @@ struct Options {
   int64_t head_dim = 0, group = 4, queries = 64, chunk = 0;
 };
 
-KernelTable attention_table(Isa isa) {
-  KernelTable t{};
-  fill_attention_scalar(t);
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx2) fill_attention_avx2(t);
-  if (isa >= Isa::kAvx512Vnni) fill_attention_avx512vnni(t);
-#endif
-  return t;
-}
-
 // CPU time of this thread: what others run on the machine costs no time here, but it does
 // share the memory bandwidth.
 double seconds() {
@@ -113,7 +103,7 @@ class Bench {
       : o_(o),
         type_(type),
         d_(head_dim),
-        table_(attention_table(o.isa)),
+        table_(kernel_table(o.isa)),
         block_bytes_(kKvHeads * kBlockSize * head_dim * kTypeBytes[type]),
         blocks_(kPoolBytes / 2 / block_bytes_),
         scales_(blocks_ * kKvHeads * kBlockSize),

@@ -48,17 +48,6 @@ uint8_t* weight_pool() {
   return pool->data();
 }
 
-KernelTable linear_table(Isa isa) {
-  KernelTable t{};
-  fill_linear_scalar(t);
-#if defined(__x86_64__)
-  if (isa >= Isa::kAvx2) fill_linear_avx2(t);
-  if (isa >= Isa::kAvx512Vnni) fill_linear_avx512vnni(t);
-  if (isa >= Isa::kAmx) fill_linear_amx(t);
-#endif
-  return t;
-}
-
 struct Figures {
   double median, best;  // seconds per pass, or bytes per second
 };
@@ -117,7 +106,7 @@ class Bench {
   Bench(const Options& o, int64_t tokens)
       : o_(o),
         tokens_(tokens),
-        table_(linear_table(o.isa)),
+        table_(kernel_table(o.isa)),
         rows_((o.n + 15) / 16 * 16),
         groups_(o.k / o.group),
         layout_(activation_layout(table_, o.activations, tokens)),

@@ -9,17 +9,6 @@ namespace {
 constexpr double kUnit = 0x1p-24;  // unit roundoff of float
 constexpr float kCanary = -12345.5f;
 
-KernelTable linear_table([[maybe_unused]] Isa isa) {
-  KernelTable t{};
-  fill_linear_scalar(t);
-#if defined(__x86_64__)
-  if (isa >= Isa::kAvx2) fill_linear_avx2(t);
-  if (isa >= Isa::kAvx512Vnni) fill_linear_avx512vnni(t);
-  if (isa >= Isa::kAmx) fill_linear_amx(t);
-#endif
-  return t;
-}
-
 struct Worst {
   double ratio = 0;  // error / tolerance
   std::string where;
@@ -174,7 +163,7 @@ void check_shape(const std::vector<Isa>& isas, const LinearShape& shape, int64_t
   const std::vector<float> x = random_inputs(tokens, shape.k, values, ++seed);
   const int64_t blocks = (shape.n + 15) / 16;
   for (size_t i = 0; i < isas.size(); ++i) {
-    const KernelTable table = linear_table(isas[i]);
+    const KernelTable table = kernel_table(isas[i]);
     for (ActivationType type : types(shape.format)) {
       for (ActivationLayout layout : layouts(table, type)) {
         Run run(table, shape, c, type, layout, x, tokens);
@@ -198,7 +187,7 @@ void check_same_bits(const LinearShape& shape) {
   std::vector<float> first;
   for (Isa isa : available_isas()) {
     if (isa == Isa::kScalar) continue;  // its multiplications and additions are not fused
-    const KernelTable table = linear_table(isa);
+    const KernelTable table = kernel_table(isa);
     for (ActivationLayout layout : layouts(table, ActivationType::kInt8)) {
       Run run(table, shape, c, ActivationType::kInt8, layout, x, tokens);
       const std::vector<float> out = run.compute(0, tokens, 0, blocks);
@@ -214,8 +203,8 @@ void check_same_bits(const LinearShape& shape) {
 }
 
 void check_quantize(Isa isa, int64_t group, ActivationLayout layout) {
-  const KernelTable table = linear_table(isa);
-  const KernelTable scalar = linear_table(Isa::kScalar);
+  const KernelTable table = kernel_table(isa);
+  const KernelTable scalar = kernel_table(Isa::kScalar);
   const int64_t tokens = 19, k = 256, groups = k / group;
   std::vector<float> x = random_inputs(tokens, k, Values::kRandom, 5);
   for (int64_t i = 0; i < k; ++i) x[2 * k + i] *= 1e-20f;
@@ -252,7 +241,7 @@ void check_quantize(Isa isa, int64_t group, ActivationLayout layout) {
 }
 
 void check_round_bf16(Isa isa, ActivationLayout layout) {
-  const KernelTable table = linear_table(isa);
+  const KernelTable table = kernel_table(isa);
   const int64_t tokens = 19, token = 17, k = 128;
   std::vector<float> x = random_inputs(1, k, Values::kRandom, 6);
   x[0] = 1.0f + 0x1p-8f;  // halfway: to even, down
@@ -281,7 +270,7 @@ void check_round_bf16(Isa isa, ActivationLayout layout) {
 
 // A NaN or an infinity in a token must reach its outputs, and no other token's.
 void check_non_finite(Isa isa) {
-  const KernelTable table = linear_table(isa);
+  const KernelTable table = kernel_table(isa);
   const LinearShape shape = {
       WeightFormat::kInt4, GroupForm::kMinimum, ScaleType::kF16, 32, 16, 128};
   const LinearCase c(shape, Values::kRandom, 9);

@@ -66,11 +66,6 @@ class ConversionReport:
         return "\n".join(lines)
 
 
-def is_source(path: Path) -> bool:
-    """Whether `path` looks like something :func:`convert` reads (a folder or a GGUF file)."""
-    return is_gguf(path) or (path / "config.json").is_file()
-
-
 def open_source(path: Path) -> ImportedModel:
     """Open a GGUF file or an HF folder for conversion; CheckpointError when it is neither."""
     refuse_pickle(path)

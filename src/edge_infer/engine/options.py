@@ -8,7 +8,7 @@ from typing import Literal
 KvDtype = Literal["bf16", "f16", "f32", "int8"]
 Activations = Literal["auto", "int8", "bf16"]
 
-# Rounding to int8 is heard in small models: over SmolLM2-135M it costs 0.4% of perplexity and
+# Rounding to int8 is heard in small models: over SmolLM2-135M it costs 0.3% of perplexity and
 # 20 times the KL divergence of bf16 (results/). From this many weights on, speed decides.
 SMALL_MODEL_WEIGHTS = 1_000_000_000
 

@@ -87,7 +87,7 @@ def model_source(model: str, *, progress: bool = True) -> Path:
     """
     path = Path(model).expanduser()
     builtin = BUILTIN_MODELS.get(model.lower())
-    if path.exists() or (builtin is None and (path.suffix or path.is_absolute())):
+    if path.exists() or (builtin is None and (path.suffix == ".gguf" or path.is_absolute())):
         return path
     return builtin.path() if builtin is not None else resolve_model(model, progress=progress).path
 

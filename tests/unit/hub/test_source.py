@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_infer.checkpoint import CheckpointError, open_checkpoint
-from edge_infer.hub import builtin
+from edge_infer.hub import builtin, source
 from edge_infer.hub.cache import CACHE_VARIABLE, cache_folder
 from edge_infer.hub.errors import ModelSourceError
 from edge_infer.hub.source import resolve_model
@@ -202,3 +202,17 @@ def test_a_cache_that_cannot_be_made(tiny_gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelSourceError, match=CACHE_VARIABLE):
         resolve_model(str(tiny_gguf), cache_dir=tmp_path / "file/below")
+
+
+def test_a_dot_in_a_hub_id_is_no_file_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(model: str, **_: object) -> source.ResolvedModel:
+        asked.append(model)
+        return source.ResolvedModel(Path("snapshot"), "hub", model)
+
+    monkeypatch.setattr(source, "resolve_model", resolve)
+    assert source.model_source("Qwen/Qwen2.5-0.5B") == Path("snapshot")
+    assert asked == ["Qwen/Qwen2.5-0.5B"]
+    assert source.model_source("folder/missing.gguf") == Path("folder/missing.gguf")
+    assert source.model_source("smollm2-135m").suffix == ".gguf"
