@@ -28,6 +28,7 @@ TARGETS = (
     "llama-completion",
     "llama-batched-bench",
     "llama-perplexity",
+    "llama-quantize",
     "llama-server",
 )
 CACHE_VARIABLE = "EDGE_INFER_BASELINES"
