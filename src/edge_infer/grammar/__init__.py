@@ -1,0 +1,1 @@
+"""Structured output: schemas, regular expressions and grammars as masks over the vocabulary."""
