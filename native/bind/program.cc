@@ -26,8 +26,8 @@ using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 // A program together with the arrays its weights point into.
 struct PyProgram {
   PyProgram(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, const std::string& isa,
-            ProgramLimits limits)
-      : program(std::move(pool), std::move(kv), parse_isa(isa), limits) {}
+            ProgramLimits limits, bool batch_invariant)
+      : program(std::move(pool), std::move(kv), parse_isa(isa), limits, batch_invariant) {}
   Program program;
   std::vector<AnyArray> arrays;
   std::vector<Floats> tables;
@@ -219,13 +219,15 @@ void bind_program(nb::module_& m) {
           "__init__",
           [](PyProgram* self, std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv,
              const std::string& isa, int64_t max_tokens, int64_t max_sequences, int64_t max_logits,
-             int64_t max_positions, int64_t vocab_size) {
+             int64_t max_positions, int64_t vocab_size, bool batch_invariant) {
             new (self) PyProgram(
                 std::move(pool), std::move(kv), isa,
-                ProgramLimits{max_tokens, max_sequences, max_logits, max_positions, vocab_size});
+                ProgramLimits{max_tokens, max_sequences, max_logits, max_positions, vocab_size},
+                batch_invariant);
           },
           "pool"_a, "kv"_a, "isa"_a, "max_tokens"_a, "max_sequences"_a, "max_logits"_a,
-          "max_positions"_a, "vocab_size"_a)
+          "max_positions"_a, "vocab_size"_a, "batch_invariant"_a = false,
+          "batch_invariant: a token's logits have the same bits whatever else a step computes.")
       .def("add_weight", &add_weight, "format"_a, "form"_a, "scale_type"_a, "n"_a, "k"_a, "group"_a,
            "data"_a, "scales"_a.none(), "offsets"_a.none(),
            "Register a linear's arrays (kept alive, not copied); returns its id.")

@@ -64,4 +64,18 @@ const KernelTable& kernel_table(Isa isa) {
   return amx;
 }
 
+const KernelTable& batch_invariant_kernel_table(Isa isa) {
+  if (isa != Isa::kAmx) return kernel_table(isa);
+  // Tiles sum bf16 products in an order that rows, which one token takes, cannot follow. Sums
+  // of int8 products are exact: there tiles and rows agree.
+  static const KernelTable amx = [] {
+    KernelTable t = build(Isa::kAmx);
+    t.bf16_panel_min_tokens = INT64_MAX;
+    t.int4_w4a16 = kernel_table(Isa::kAvx512Vnni).int4_w4a16;
+    t.int8_w8a16 = kernel_table(Isa::kAvx512Vnni).int8_w8a16;
+    return t;
+  }();
+  return amx;
+}
+
 }  // namespace edge_infer

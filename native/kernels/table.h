@@ -83,5 +83,7 @@ void fill_linear_amx(KernelTable& t);
 
 // The table of `isa`, which must be available here (checked by the caller).
 const KernelTable& kernel_table(Isa isa);
+// The same with linears that give a token the same bits beside any number of other tokens.
+const KernelTable& batch_invariant_kernel_table(Isa isa);
 
 }  // namespace edge_infer

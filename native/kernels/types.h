@@ -109,6 +109,7 @@ struct KvLayer {
 // With `partial` set nothing is written to `out`; row i * q_per_kv + h of partial
 // ([head_dim + 2] floats) gets the unnormalized sum of exp(s - max) * v, then max,
 // then sum of exp; a row that sees no position gets zeros, -inf, 0.
+// With `batch_invariant` set a row has the same bits however many queries the call has.
 // `scratch` is 64-byte aligned, 512 KiB, private to the calling thread.
 struct AttentionArgs {
   const KvLayer* kv;
@@ -126,6 +127,7 @@ struct AttentionArgs {
   float* out;
   int64_t out_stride;
   float* partial;
+  bool batch_invariant;
   void* scratch;
 };
 

@@ -16,8 +16,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 AttentionPlan::AttentionPlan(AttentionShape shape, int64_t max_tokens, int64_t max_sequences,
-                             int threads)
-    : shape_(shape), target_tasks_(kTasksPerThread * threads) {
+                             int threads, bool batch_invariant)
+    : shape_(shape), target_tasks_(batch_invariant ? 0 : kTasksPerThread * threads) {
   // A decode is cut only while (sequence, head) pairs are fewer than target_tasks, into at
   // most ceil(target / pairs) parts each, so all parts together are fewer than 2 * target.
   const int64_t max_parts = 2 * target_tasks_;

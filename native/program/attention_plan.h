@@ -39,7 +39,9 @@ struct AttentionShape {
 
 class AttentionPlan {
  public:
-  AttentionPlan(AttentionShape shape, int64_t max_tokens, int64_t max_sequences, int threads);
+  // With `batch_invariant` a decode is never cut: where depends on what else is in the step.
+  AttentionPlan(AttentionShape shape, int64_t max_tokens, int64_t max_sequences, int threads,
+                bool batch_invariant);
 
   // Plans a step; allocates nothing.
   void prepare(const StepInput& in);
@@ -54,7 +56,7 @@ class AttentionPlan {
 
  private:
   AttentionShape shape_;
-  int64_t target_tasks_;
+  int64_t target_tasks_;  // 0 to cut nothing
   int64_t max_partial_rows_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMerge> merges_;

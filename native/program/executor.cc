@@ -374,6 +374,7 @@ void Executor::attention(size_t index, const AttentionOp& op, int thread) {
     args.q_stride = op.qkv.width;
     args.out = out;
     args.out_stride = op.out.width;
+    args.batch_invariant = p.batch_invariant_;
     args.scratch = p.state_->scratch(thread);
     if (task.merge >= 0) {
       const AttentionMerge& merge = plan.merge(task.merge);

@@ -24,8 +24,12 @@ ActivationType quantized_activation(WeightFormat f) {
 }  // namespace
 
 Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, Isa isa,
-                 ProgramLimits limits)
-    : pool_(std::move(pool)), kv_(std::move(kv)), table_(kernel_table(isa)), limits_(limits) {
+                 ProgramLimits limits, bool batch_invariant)
+    : pool_(std::move(pool)),
+      kv_(std::move(kv)),
+      table_(batch_invariant ? batch_invariant_kernel_table(isa) : kernel_table(isa)),
+      limits_(limits),
+      batch_invariant_(batch_invariant) {
   const auto bounded = [](const char* name, int64_t v) {
     require(v >= 1 && v <= (int64_t{1} << 30),
             std::string(name) + " must be 1 to 2^30, not " + str(v));
@@ -89,7 +93,8 @@ int64_t Program::add_op(Op op) {
                                     [&](const AttentionPlan& p) { return p.shape() == shape; });
     plan = found - plans_.begin();
     if (found == plans_.end()) {
-      plans_.emplace_back(shape, limits_.max_tokens, limits_.max_sequences, pool_->size());
+      plans_.emplace_back(shape, limits_.max_tokens, limits_.max_sequences, pool_->size(),
+                          batch_invariant_);
     }
   }
   ops_.push_back(std::move(op));

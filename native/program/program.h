@@ -43,8 +43,10 @@ struct StepInput {
 
 class Program {
  public:
+  // With `batch_invariant` a token's logits have the same bits whatever the other tokens of
+  // its step are: other sequences, or more or fewer of its own.
   Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvCache> kv, Isa isa,
-          ProgramLimits limits);
+          ProgramLimits limits, bool batch_invariant);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -81,6 +83,7 @@ class Program {
   std::shared_ptr<KvCache> kv_;
   const KernelTable& table_;
   ProgramLimits limits_;
+  bool batch_invariant_;
   Buffer logits_{0, 0};
   std::vector<LinearWeight> weights_;
   std::vector<std::vector<float>> vectors_;

@@ -145,7 +145,10 @@ class KvCache:
     def address(self) -> int: ...
 
 class Program:
-    def __init__(self, pool: ThreadPool, kv: KvCache, isa: str, max_tokens: int, max_sequences: int, max_logits: int, max_positions: int, vocab_size: int) -> None: ...
+    def __init__(self, pool: ThreadPool, kv: KvCache, isa: str, max_tokens: int, max_sequences: int, max_logits: int, max_positions: int, vocab_size: int, batch_invariant: bool = False) -> None:
+        """
+        batch_invariant: a token's logits have the same bits whatever else a step computes.
+        """
 
     def add_weight(self, format: WeightFormat, form: GroupForm, scale_type: ScaleType, n: int, k: int, group: int, data: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None) -> int:
         """Register a linear's arrays (kept alive, not copied); returns its id."""

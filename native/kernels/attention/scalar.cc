@@ -88,7 +88,8 @@ void attend_rows(const AttentionArgs& a, int64_t first, int64_t last) {
     state[r - first] = {kMinusInfinity, 0.0f};
     for (int64_t i = 0; i < d; ++i) row_values(a, r)[i] = 0.0f;
   }
-  const int64_t begin = visible(a, first / a.q_per_kv).begin;
+  // Tiles at fixed positions, so that a row's sums have the same order beside any other rows.
+  const int64_t begin = visible(a, first / a.q_per_kv).begin / kTile * kTile;
   const int64_t end = visible(a, (last - 1) / a.q_per_kv).end;
   CachedRows<kTile> rows;
   for (int64_t p = begin; p < end; p += kTile) {

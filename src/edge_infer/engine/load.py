@@ -86,7 +86,7 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
         spec.kv_layers, plan.num_blocks, options.block_size, kv_type(options.kv_dtype)
     )
     pool = _native.ThreadPool(threads.threads, threads.cpus)
-    program = spec.instantiate(pool, kv, isa, limits)
+    program = spec.instantiate(pool, kv, isa, limits, batch_invariant=options.batch_invariant)
     return LoadedModel(
         checkpoint=checkpoint,
         options=options,

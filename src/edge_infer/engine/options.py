@@ -28,8 +28,11 @@ class EngineOptions:
     kv_budget_bytes: bytes of the KV cache, honoured to one block; None to fit
         max_num_seqs sequences, less when memory is short.
     block_size: tokens of a KV block.
+    prefix_caching: whether sequences take computed blocks that their tokens begin with.
     activations: how 4- and 8-bit weights see their input: int8 per group (W4A8), bf16
         (W4A16), or auto: bf16 below a billion weights, int8 from there on.
+    batch_invariant: a sequence's logits have the same bits alone or beside others, in any
+        prefill chunks and over reused KV blocks. Costs decode speed at long contexts.
     threads: None for as many as the machine grants.
     isa: kernel path; None for EDGE_INFER_ISA or the best available.
     memory_limit_bytes: total memory this process may plan for; None for what the
@@ -42,7 +45,9 @@ class EngineOptions:
     kv_dtype: KvDtype = "bf16"
     kv_budget_bytes: int | None = None
     block_size: int = 16
+    prefix_caching: bool = True
     activations: Activations = "auto"
+    batch_invariant: bool = False
     threads: int | None = None
     isa: str | None = None
     memory_limit_bytes: int | None = None
@@ -73,6 +78,10 @@ class EngineOptions:
             if value not in allowed:
                 known = ", ".join(str(a) for a in allowed if a is not None)
                 raise ValueError(f"{name} must be one of {known}, not {value!r}")
+        if not isinstance(self.batch_invariant, bool):
+            raise ValueError(f"batch_invariant must be True or False, not {self.batch_invariant!r}")
+        if not isinstance(self.prefix_caching, bool):
+            raise ValueError(f"prefix_caching must be true or false, not {self.prefix_caching!r}")
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_num_seqs {self.max_num_seqs} exceeds max_num_batched_tokens "

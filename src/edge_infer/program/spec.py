@@ -170,8 +170,13 @@ class ProgramSpec:
         kv: _native.KvCache,
         isa: str,
         limits: StepLimits,
+        *,
+        batch_invariant: bool = False,
     ) -> _native.Program:
-        """Build the native program over the checkpoint's mapped weights."""
+        """Build the native program over the checkpoint's mapped weights.
+
+        With `batch_invariant` a token's logits do not depend on what else its step computes.
+        """
         layout = self._layout(limits)
         program = _native.Program(
             pool,
@@ -182,6 +187,7 @@ class ProgramSpec:
             limits.max_logits,
             limits.max_positions,
             self.vocab_size,
+            batch_invariant,
         )
         for tensor in self.linears:
             program.add_weight(
