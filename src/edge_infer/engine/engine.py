@@ -12,24 +12,17 @@ from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edge_infer.engine.errors import ContextLengthError, EngineError, RequestError
-from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.core import EngineCore
+from edge_infer.engine.errors import EngineError
 from edge_infer.engine.load import LoadedModel, load_model
 from edge_infer.engine.options import EngineOptions
-from edge_infer.engine.sampler import Sampled, Sampler, SamplerError, bad_word_token_ids
+from edge_infer.engine.requests import Ids, Prompt, RequestBuilder
+from edge_infer.engine.sampler import Sampled
 from edge_infer.engine.sampling_params import SamplingParams
-from edge_infer.engine.scheduler import Scheduled, Scheduler
 from edge_infer.engine.sequence import Chunk, FinishReason, Sequence, Timing
 from edge_infer.hub.source import resolve_model
-from edge_infer.text.detokenizer import StreamDetokenizer
-from edge_infer.text.load import load_tokenizer
-from edge_infer.text.stops import StopChecker
 from edge_infer.text.tokenizer import Tokenizer
-
-Ids = Seq[int] | NDArray[np.integer[Any]]
-Prompt = str | Ids
 
 
 @dataclass(frozen=True)
@@ -106,16 +99,16 @@ class Engine:
         options = options or EngineOptions(**settings)
         self.path = resolve_model(str(model), revision=revision).path
         self.model: LoadedModel = load_model(self.path, options)
-        has_tokenizer = (self.path / "tokenizer.json").exists()
-        self.tokenizer: Tokenizer | None = load_tokenizer(self.path) if has_tokenizer else None
-        self._scheduler = Scheduler(
-            BlockPool(self.model.plan.num_blocks, options.block_size),
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-        )
+        self.requests = RequestBuilder(self.path, self.model)
+        self._core = EngineCore(self.model)
         self._lock = threading.Lock()
         self._dropped: deque[Sequence] = deque()
         self._closed = False
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The checkpoint's tokenizer; None when it has none."""
+        return self.requests.tokenizer
 
     @property
     def max_model_len(self) -> int:
@@ -126,18 +119,18 @@ class Engine:
     def num_free_blocks(self) -> int:
         """KV blocks that no sequence holds."""
         self.cancel([])
-        return self._scheduler.blocks.num_free
+        return self._core.scheduler.blocks.num_free
 
     @property
     def num_running(self) -> int:
         """Sequences in the running batch."""
         self.cancel([])
-        return len(self._scheduler.running)
+        return len(self._core.scheduler.running)
 
     @property
     def num_preemptions(self) -> int:
         """How often a sequence gave its KV blocks to an older one and was computed again."""
-        return self._scheduler.num_preemptions
+        return self._core.scheduler.num_preemptions
 
     @overload
     def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
@@ -162,7 +155,7 @@ class Engine:
             prompts = prompts.tolist()
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         batch: Any = [prompts] if one else prompts
-        sequences = [self._sequence(p, params or SamplingParams()) for p in batch]
+        sequences = [s for p in batch for s in self.requests.build(p, params or SamplingParams())]
         self._add(sequences)
         try:
             for sequence in sequences:
@@ -179,7 +172,7 @@ class Engine:
         The prompt is checked at once. Closing the stream, or dropping it, cancels the
         sequence and frees its KV blocks.
         """
-        sequence = self._sequence(prompt, params or SamplingParams())
+        (sequence,) = self.requests.build(prompt, params or SamplingParams())
         self._add([sequence])
         return Stream(self, sequence)
 
@@ -194,15 +187,22 @@ class Engine:
 
     def encode_chat(self, messages: Seq[Mapping[str, Any]], **template_options: Any) -> list[int]:
         """Token ids of a conversation. Raises ChatTemplateError."""
-        if self.tokenizer is None:
-            raise RequestError(f"{self.path.name} has no tokenizer: give token ids")
-        return self.tokenizer.encode_chat(messages, **template_options)
+        tokenizer = self.requests.need_tokenizer("give token ids")
+        return tokenizer.encode_chat(messages, **template_options)
+
+    def take_core(self) -> EngineCore:
+        """Hand the core to one owner that makes the steps from now on; refuse everyone else."""
+        with self._lock:
+            if self._closed:
+                raise EngineError("the engine was closed")
+            self._closed = True
+            return self._core
 
     def close(self) -> None:
         """Refuse further requests and fail the ones that run."""
         with self._lock:
             self._closed = True
-            self._fail_all(EngineError("the engine was closed"))
+            self._core.fail_all(EngineError("the engine was closed"))
 
     def __enter__(self) -> Engine:
         return self
@@ -215,59 +215,6 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _sequence(self, prompt: Prompt, params: SamplingParams) -> Sequence:
-        token_ids = self._token_ids(prompt)
-        room = self.max_model_len - len(token_ids)
-        if room < 1 or (params.max_tokens or 0) > room:
-            raise ContextLengthError(len(token_ids), params.max_tokens, self.max_model_len)
-        tokenizer = self.tokenizer
-        if params.bad_words and tokenizer is None:
-            raise RequestError(f"bad_words needs a tokenizer, {self.path.name} has none")
-        eos = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
-        sampler = Sampler(
-            params,
-            self.model.spec.vocab_size,
-            eos,
-            prompt_token_ids=token_ids,
-            bad_word_ids=bad_word_token_ids(params.bad_words, tokenizer) if tokenizer else (),
-        )
-        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
-        detokenizer = None
-        if tokenizer is not None:
-            detokenizer = StreamDetokenizer(
-                tokenizer,
-                skip_special_tokens=params.skip_special_tokens,
-                continues=isinstance(prompt, str),
-            )
-        return Sequence(
-            prompt_token_ids=token_ids,
-            params=params,
-            max_tokens=room if params.max_tokens is None else params.max_tokens,
-            sampler=sampler,
-            detokenizer=detokenizer,
-            stops=StopChecker(
-                params.stop, include_stop_str_in_output=params.include_stop_str_in_output
-            ),
-            end_token_ids=frozenset(ends),
-        )
-
-    def _token_ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise RequestError(f"{self.path.name} has no tokenizer: give token ids")
-            token_ids = self.tokenizer.encode(prompt)
-        else:
-            token_ids = prompt.tolist() if isinstance(prompt, np.ndarray) else list(prompt)
-        if not token_ids:
-            raise RequestError("the prompt is empty: it has no tokens")
-        vocab_size = self.model.spec.vocab_size
-        for token in token_ids:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"the prompt has token id {token!r}; ids are integers of 0 to {vocab_size - 1}"
-                )
-        return token_ids
-
     def advance(self, sequence: Sequence) -> None:
         """Run a step for everyone, unless another thread's brought this sequence a token."""
         seen = len(sequence.output_token_ids)
@@ -278,7 +225,7 @@ class Engine:
     def cancel(self, sequences: Seq[Sequence]) -> None:
         """End sequences that still run and free their blocks."""
         with self._lock:
-            self._cancel([*sequences, *self._take_dropped()])
+            self._core.cancel([*sequences, *self._take_dropped()])
 
     def drop(self, sequence: Sequence) -> None:
         """Cancel a sequence at the next opportunity; safe where no lock may be taken."""
@@ -290,58 +237,14 @@ class Engine:
             if self._closed:
                 raise EngineError("the engine was closed")
             for sequence in sequences:
-                self._scheduler.add(sequence)
+                self._core.add(sequence)
 
     def _take_dropped(self) -> list[Sequence]:
         return [self._dropped.popleft() for _ in range(len(self._dropped))]
 
-    def _cancel(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            if sequence.finish_reason is None:
-                sequence.finish_reason = "cancelled"
-                self._scheduler.remove(sequence)
-
     def _step(self) -> None:
-        self._cancel(self._take_dropped())
-        scheduled = self._scheduler.schedule()
-        if not scheduled:
-            raise EngineError("no sequence can be scheduled")
-        try:
-            logits = self.model.runner.step(scheduled)
-        except Exception as error:  # whatever it was, nobody may wait for this step forever
-            failure = EngineError(f"a step failed: {error}")
-            self._fail_all(failure)
-            raise failure from error
-        try:
-            self._take_logits(scheduled, logits)
-        except BaseException:  # an interrupt: what got no token yet is sampled by the next step
-            for item in scheduled:
-                if item.sequence.num_pending == 0:
-                    item.sequence.num_computed -= 1
-            raise
-
-    def _take_logits(self, scheduled: Seq[Scheduled], logits: NDArray[np.float32]) -> None:
-        """Sample for every sequence whose last pending token was computed."""
-        row = 0
-        for item in scheduled:
-            sequence = item.sequence
-            sequence.num_computed += item.num_tokens
-            if sequence.num_pending > 0:
-                continue
-            try:
-                sequence.append(sequence.sampler.sample(logits[row]))
-            except SamplerError as error:
-                sequence.fail(error)
-            except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
-                sequence.fail(EngineError(f"sampling failed: {error!r}"))
-            row += 1
-            if sequence.finish_reason is not None:
-                self._scheduler.remove(sequence)
-
-    def _fail_all(self, error: Exception) -> None:
-        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
-            sequence.fail(error)
-            self._scheduler.remove(sequence)
+        self._core.cancel(self._take_dropped())
+        self._core.step()
 
 
 def _raise_error(sequence: Sequence) -> None:

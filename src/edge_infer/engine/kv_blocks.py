@@ -1,37 +1,109 @@
-"""The pool of KV blocks. Blocks are numbers; their memory belongs to the native cache."""
+"""The pool of KV blocks: who holds them, and what computed content they still keep.
+
+Blocks are numbers; their memory belongs to the native cache. A full block that was computed is
+published under a key of its content, and later sequences with the same tokens take it instead of
+computing them again. A block that nobody holds keeps its content until the pool needs it: blocks
+without content go first, then the least recently used.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+EMPTY_KEY = b""
+
+
+def root_key(cache_salt: str) -> bytes:
+    """What the keys of a sequence start from: sequences with other salts share nothing."""
+    return hashlib.sha256(cache_salt.encode()).digest() if cache_salt else EMPTY_KEY
+
+
+def block_key(parent: bytes, token_ids: Seq[int]) -> bytes:
+    """Key of a full block: SHA-256 over its tokens and the key of everything before them."""
+    return hashlib.sha256(parent + np.array(token_ids, np.int32).tobytes()).digest()
 
 
 class BlockPool:
-    """Free blocks in the order they were freed."""
+    """Blocks with reference counts, and the keys of those whose content is known."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free: deque[int] = deque(range(num_blocks))
+        self._references = [0] * num_blocks
+        self._keys: list[bytes | None] = [None] * num_blocks
+        self._published: dict[bytes, int] = {}
+        # Blocks nobody holds, the next one to take first.
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
 
     @property
     def num_free(self) -> int:
-        """Blocks nobody holds."""
+        """Blocks nobody holds, whatever content they keep."""
         return len(self._free)
+
+    @property
+    def num_published(self) -> int:
+        """Blocks whose content can be taken."""
+        return len(self._published)
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold that many tokens."""
         return -(-num_tokens // self.block_size)
 
-    def can_grow(self, block_table: list[int], num_tokens: int) -> bool:
-        """Whether `grow` would succeed."""
-        return self.blocks_for(num_tokens) - len(block_table) <= len(self._free)
+    def can_grow(self, block_table: list[int], num_tokens: int, shared: Seq[int] = ()) -> bool:
+        """Whether `share` of these blocks and then `grow` would succeed."""
+        unheld = sum(not self._references[block] for block in shared)
+        needed = self.blocks_for(num_tokens) - len(block_table) - len(shared)
+        return needed + unheld <= len(self._free)
 
     def grow(self, block_table: list[int], num_tokens: int) -> None:
         """Extend a block table in place until it holds num_tokens tokens."""
         while len(block_table) * self.block_size < num_tokens:
-            block_table.append(self._free.popleft())
+            block, _ = self._free.popitem(last=False)
+            self._forget(block)
+            self._references[block] = 1
+            block_table.append(block)
+
+    def find(self, keys: Seq[bytes]) -> list[int]:
+        """The published blocks of the longest prefix of these keys."""
+        blocks = []
+        for key in keys:
+            block = self._published.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def share(self, block_table: list[int], blocks: Seq[int]) -> None:
+        """Append published blocks to a table; they are read, never written."""
+        for block in blocks:
+            if not self._references[block]:
+                del self._free[block]
+            self._references[block] += 1
+            block_table.append(block)
+
+    def publish(self, block: int, key: bytes) -> None:
+        """Let others find a block whose every token has been computed."""
+        if self._keys[block] is None and key not in self._published:
+            self._keys[block] = key
+            self._published[key] = block
 
     def release(self, block_table: list[int]) -> None:
-        """Return all blocks of a table and empty it."""
-        self._free.extend(block_table)
+        """Give up all blocks of a table and empty it."""
+        # The last block first: the head of a prefix is worth more than its tail.
+        for block in reversed(block_table):
+            self._references[block] -= 1
+            if not self._references[block]:
+                self._free[block] = None
+                if self._keys[block] is None:
+                    self._free.move_to_end(block, last=False)
         block_table.clear()
+
+    def _forget(self, block: int) -> None:
+        key = self._keys[block]
+        if key is not None:
+            self._keys[block] = None
+            del self._published[key]

@@ -1,13 +1,16 @@
-"""Who runs in the next step: continuous batching, first come first served.
+"""Who runs in the next step: continuous batching by priority, then first come first served.
 
 A step has a token budget. Decodes come first, one token each, then prefill chunks of
 running sequences, then waiting sequences while there are slots and blocks. When blocks
-run out the sequence that came last gives up its own and is computed again later.
+run out the sequence that is last in this order gives up its own and is computed again later.
+
+A waiting sequence takes the computed blocks that its tokens begin with. When another one
+is just computing the next of them, it waits for that instead of computing the same.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -23,23 +26,36 @@ class Scheduled:
     num_tokens: int
 
 
+def _turn(sequence: Sequence) -> tuple[int, int]:
+    return (sequence.priority, sequence.number)
+
+
 class Scheduler:
     """Two queues and a token budget."""
 
     def __init__(
-        self, blocks: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        blocks: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        prefix_caching: bool = True,
     ) -> None:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: deque[Sequence] = deque()
+        self.prefix_caching = prefix_caching
+        # Both in the order of priority and arrival.
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._preempted = False
         self.num_preemptions = 0
+        self.prefix_cache_queries = 0  # tokens looked up
+        self.prefix_cache_hits = 0  # tokens found
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; its full context must fit the pool (checked on admission)."""
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_turn)
 
     def has_work(self) -> bool:
         """Whether a step would compute anything."""
@@ -60,17 +76,19 @@ class Scheduler:
                     step.append(Scheduled(sequence, count))
                     budget -= count
         # A sequence that just gave way would only take its blocks back and lose them again.
-        room = not self._preempted
-        while room and self.waiting and budget and len(self.running) < self.max_num_seqs:
-            sequence = self.waiting[0]
-            count = min(sequence.num_pending, budget)
-            if not self.blocks.can_grow(sequence.block_table, sequence.num_computed + count):
-                break
-            self.blocks.grow(sequence.block_table, sequence.num_computed + count)
-            self.running.append(self.waiting.popleft())
-            step.append(Scheduled(sequence, count))
-            budget -= count
+        if not self._preempted:
+            self._admit(step, budget)
         return step
+
+    def computed(self, sequence: Sequence) -> None:
+        """Publish the sequence's full blocks, once a step has computed their tokens."""
+        if not self.prefix_caching:
+            return
+        full = sequence.num_computed // self.blocks.block_size
+        keys = sequence.block_keys(full, self.blocks.block_size)
+        for index in range(sequence.num_published, full):
+            self.blocks.publish(sequence.block_table[index], keys[index])
+        sequence.num_published = full
 
     def remove(self, sequence: Sequence) -> None:
         """Drop a finished or cancelled sequence and free its blocks at once."""
@@ -78,7 +96,50 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.blocks.release(sequence.block_table)
+        self._release(sequence)
+
+    def _admit(self, step: list[Scheduled], budget: int) -> None:
+        """Start waiting sequences while there are slots, tokens and blocks."""
+        being_computed: set[bytes] | None = None
+        for sequence in list(self.waiting):
+            if not budget or len(self.running) >= self.max_num_seqs:
+                return
+            shared: list[int] = []
+            if self.prefix_caching:
+                keys = self._prefix_keys(sequence)
+                shared = self.blocks.find(keys)
+                if being_computed is None:
+                    being_computed = {key for s in self.running for key in self._next_keys(s)}
+                if keys[len(shared) : len(shared) + 1] and keys[len(shared)] in being_computed:
+                    continue
+                being_computed.update(keys[len(shared) :])
+            cached = len(shared) * self.blocks.block_size
+            count = min(sequence.num_tokens - cached, budget)
+            if not self.blocks.can_grow(sequence.block_table, cached + count, shared):
+                return
+            self.blocks.share(sequence.block_table, shared)
+            self.blocks.grow(sequence.block_table, cached + count)
+            sequence.num_computed = cached
+            sequence.num_published = len(shared)
+            if sequence.num_cached_tokens is None:
+                sequence.num_cached_tokens = cached
+            self.prefix_cache_queries += sequence.num_tokens
+            self.prefix_cache_hits += cached
+            self.waiting.remove(sequence)
+            insort(self.running, sequence, key=_turn)
+            step.append(Scheduled(sequence, count))
+            budget -= count
+
+    def _prefix_keys(self, sequence: Sequence) -> list[bytes]:
+        """Keys of the blocks that could be taken: at least one token has to be computed."""
+        full = (sequence.num_tokens - 1) // self.blocks.block_size
+        return sequence.block_keys(full, self.blocks.block_size)[:full]
+
+    def _next_keys(self, sequence: Sequence) -> list[bytes]:
+        """Keys of the blocks that a running sequence's prefill has still to compute."""
+        if sequence.num_pending <= 1:
+            return []
+        return self._prefix_keys(sequence)[sequence.num_published :]
 
     def _grow_or_preempt(self, sequence: Sequence, count: int, step: list[Scheduled]) -> bool:
         """Make room for `count` more tokens; False when the sequence itself had to give way."""
@@ -100,8 +161,12 @@ class Scheduler:
 
     def _preempt(self, victim: Sequence) -> None:
         self.running.remove(victim)
-        self.blocks.release(victim.block_table)
+        self._release(victim)
         victim.num_computed = 0
         self.num_preemptions += 1
         self._preempted = True
-        self.waiting.appendleft(victim)
+        self.add(victim)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.blocks.release(sequence.block_table)
+        sequence.num_published = 0

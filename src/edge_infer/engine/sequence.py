@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_infer.engine.kv_blocks import EMPTY_KEY, block_key
 from edge_infer.engine.sampler import Sampled, Sampler
 from edge_infer.engine.sampling_params import SamplingParams
 from edge_infer.text.detokenizer import StreamDetokenizer
@@ -57,14 +61,21 @@ class Sequence:
     detokenizer: StreamDetokenizer | None  # None without a tokenizer: no text
     stops: StopChecker
     end_token_ids: frozenset[int]
+    priority: int = 0  # lower runs earlier
+    cache_key: bytes = EMPTY_KEY  # sequences with another one share no computed blocks
+    wants_hidden: bool = False  # ends after the prompt, with the last token's hidden state
     number: int = field(default_factory=lambda: next(_numbers))
     output_token_ids: list[int] = field(default_factory=list)
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
+    num_published: int = 0  # leading blocks of the table that others can find or were taken
+    num_cached_tokens: int | None = None  # of the prompt, not computed; None until it runs
+    hidden: NDArray[np.float32] | None = None
     finish_reason: FinishReason | None = None
     chunks: deque[Chunk] = field(default_factory=deque)
     timing: Timing = field(default_factory=Timing)
     error: Exception | None = None
+    _keys: list[bytes] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -76,9 +87,20 @@ class Sequence:
         """Tokens not yet in the KV cache."""
         return self.num_tokens - self.num_computed
 
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string, or the request's own stop token, that ended it."""
+        if self.stops.matched is not None or self.finish_reason != "stop":
+            return self.stops.matched
+        last = self.output_token_ids[-1]
+        return last if last in self.params.stop_token_ids else None
+
     def pending(self, num_tokens: int) -> list[int]:
         """The next num_tokens tokens to compute."""
-        start, end = self.num_computed, self.num_computed + num_tokens
+        return self.tokens(self.num_computed, self.num_computed + num_tokens)
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Prompt and output tokens from start to before end."""
         prompt = len(self.prompt_token_ids)
         if start >= prompt:
             return self.output_token_ids[start - prompt : end - prompt]
@@ -86,6 +108,14 @@ class Sequence:
             *self.prompt_token_ids[start:end],
             *self.output_token_ids[: max(0, end - prompt)],
         ]
+
+    def block_keys(self, count: int, block_size: int) -> list[bytes]:
+        """Content keys of the sequence's blocks, of at least the first `count` full ones."""
+        while len(self._keys) < count:
+            start = len(self._keys) * block_size
+            parent = self._keys[-1] if self._keys else self.cache_key
+            self._keys.append(block_key(parent, self.tokens(start, start + block_size)))
+        return self._keys
 
     def append(self, sampled: Sampled) -> None:
         """Take a sampled token: its text, the stop rules, and the chunk for the reader."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_infer.engine.kv_blocks import BlockPool
 from edge_infer.engine.scheduler import Scheduled, Scheduler
+
+_numbers = count()
 
 
 @dataclass(eq=False)
@@ -19,10 +21,19 @@ class FakeSequence:
     num_tokens: int
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    number: int = field(default_factory=lambda: next(_numbers))
+    priority: int = 0
+    num_published: int = 0
+    num_cached_tokens: int | None = None
+    content: str = ""  # sequences with the same one begin with the same tokens
 
     @property
     def num_pending(self) -> int:
         return self.num_tokens - self.num_computed
+
+    def block_keys(self, count: int, _block_size: int) -> list[bytes]:
+        owner = self.content or str(self.number)
+        return [f"{owner} {index}".encode() for index in range(count)]
 
 
 def run_step(scheduler: Scheduler) -> list[Scheduled]:
@@ -32,6 +43,7 @@ def run_step(scheduler: Scheduler) -> list[Scheduled]:
         sequence = item.sequence
         complete = item.num_tokens == sequence.num_pending
         sequence.num_computed += item.num_tokens
+        scheduler.computed(sequence)
         if complete:
             sequence.num_tokens += 1
     return step
@@ -91,15 +103,16 @@ def test_a_request_larger_than_the_pool_is_a_bug_that_shows() -> None:
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    st.booleans(),
     st.integers(9, 20),
     st.integers(1, 5),
     st.integers(5, 40),
 )
 def test_everything_ends_and_all_blocks_return(
-    lengths: list[int], num_blocks: int, seqs: int, tokens: int
+    lengths: list[int], shared: bool, num_blocks: int, seqs: int, tokens: int
 ) -> None:
     scheduler = make(num_blocks, seqs=seqs, tokens=tokens)
-    sequences = [FakeSequence(n) for n in lengths]
+    sequences = [FakeSequence(n, content="all" if shared else "") for n in lengths]
     goals = {id(s): s.num_tokens + 5 for s in sequences}
     for sequence in sequences:
         scheduler.add(sequence)
@@ -111,7 +124,7 @@ def test_everything_ends_and_all_blocks_return(
         assert sum(item.num_tokens for item in step) <= tokens
         assert len(step) <= seqs
         held = [b for s in sequences for b in s.block_table]
-        assert len(held) == len(set(held))
+        assert shared or len(held) == len(set(held))
         for item in step:
             sequence = item.sequence
             assert len(sequence.block_table) * 8 >= sequence.num_computed
@@ -121,18 +134,59 @@ def test_everything_ends_and_all_blocks_return(
     assert scheduler.blocks.num_free == num_blocks
 
 
-def test_release_returns_blocks() -> None:
-    pool = BlockPool(4, 8)
-    table: list[int] = []
-    pool.grow(table, 17)
-    assert len(table) == 3
-    assert pool.num_free == 1
-    assert not pool.can_grow(table, 40)
-    pool.release(table)
-    assert table == []
-    assert pool.num_free == 4
+def test_a_lower_priority_number_runs_first() -> None:
+    scheduler = make(seqs=1)
+    late, early = FakeSequence(4, priority=1), FakeSequence(4)
+    scheduler.add(late)
+    scheduler.add(early)
+    assert run_step(scheduler)[0].sequence is early
 
 
-@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (8, 1), (9, 2)])
-def test_blocks_for(tokens: int, blocks: int) -> None:
-    assert BlockPool(4, 8).blocks_for(tokens) == blocks
+def test_a_computed_prefix_is_taken() -> None:
+    scheduler = make()
+    first, second = FakeSequence(20, content="same"), FakeSequence(20, content="same")
+    scheduler.add(first)
+    run_step(scheduler)
+    scheduler.add(second)
+    step = run_step(scheduler)
+    assert [item.num_tokens for item in step] == [1, 4]  # two blocks of eight were there
+    assert second.num_cached_tokens == 16
+    assert second.block_table[:2] == first.block_table[:2]
+    assert second.block_table[2] != first.block_table[2]
+
+
+def test_at_least_one_token_is_computed() -> None:
+    scheduler = make()
+    first, second = FakeSequence(16, content="same"), FakeSequence(16, content="same")
+    scheduler.add(first)
+    run_step(scheduler)
+    scheduler.add(second)
+    assert run_step(scheduler)[1].num_tokens == 8
+
+
+def test_what_is_being_computed_is_waited_for_by_those_who_need_it() -> None:
+    scheduler = make(seqs=8, tokens=32)
+    same = [FakeSequence(48, content="same") for _ in range(3)]
+    other = FakeSequence(8)
+    for sequence in [*same, other]:
+        scheduler.add(sequence)
+    counts = [item.num_tokens for item in run_step(scheduler)]
+    assert counts == [32]
+    step = run_step(scheduler)
+    assert [item.sequence for item in step] == [same[0], other]
+    step = run_step(scheduler)
+    assert {item.sequence for item in step} == {*same, other}
+    assert [s.num_cached_tokens for s in same] == [0, 40, 40]
+
+
+def test_a_preempted_sequence_takes_back_what_is_still_there() -> None:
+    scheduler = make(num_blocks=5)
+    first, second = FakeSequence(15), FakeSequence(15)
+    scheduler.add(first)
+    scheduler.add(second)
+    while not scheduler.num_preemptions:
+        run_step(scheduler)
+    scheduler.remove(first)
+    run_step(scheduler)
+    assert second.num_computed == second.num_tokens - 1 or second.num_pending == 1
+    assert scheduler.prefix_cache_hits > 0

@@ -1,0 +1,115 @@
+"""The heart of the engine: one step after another over everyone's sequences.
+
+It takes no locks. Whoever owns it, a lock or a thread of its own, makes every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_infer.engine.errors import EngineError
+from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.load import LoadedModel
+from edge_infer.engine.sampler import SamplerError
+from edge_infer.engine.scheduler import Scheduled, Scheduler
+from edge_infer.engine.sequence import Sequence
+
+
+class EngineCore:
+    """Schedules sequences, computes steps and samples."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._runner = model.runner
+        options = model.options
+        self.scheduler = Scheduler(
+            BlockPool(model.plan.num_blocks, options.block_size),
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            prefix_caching=options.prefix_caching,
+        )
+        self.num_failed_steps = 0  # in a row
+        self.num_prompt_tokens = 0
+        self.num_generated_tokens = 0
+
+    def has_work(self) -> bool:
+        """Whether a sequence waits or runs."""
+        return self.scheduler.has_work()
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.scheduler.add(sequence)
+
+    def cancel(self, sequences: Seq[Sequence]) -> None:
+        """End sequences that still wait or run and free their blocks."""
+        for sequence in sequences:
+            if sequence.finish_reason is None:
+                sequence.finish_reason = "cancelled"
+                self.scheduler.remove(sequence)
+
+    def fail_all(self, error: Exception) -> list[Sequence]:
+        """End everything with an error; returns what ended."""
+        failed = [*self.scheduler.running, *self.scheduler.waiting]
+        for sequence in failed:
+            self._fail(sequence, error)
+        return failed
+
+    def step(self) -> list[Sequence]:
+        """One step; returns the sequences that got a token or ended.
+
+        A step that fails ends the sequences it computed, with an EngineError, and no others.
+        """
+        scheduled = self.scheduler.schedule()
+        if not scheduled:
+            raise EngineError("no sequence can be scheduled")
+        try:
+            logits = self._runner.step(scheduled)
+        except Exception as error:  # noqa: BLE001 - nobody may wait for this step forever
+            failure = EngineError(f"a step failed: {error}")
+            failure.__cause__ = error
+            for item in scheduled:
+                self._fail(item.sequence, failure)
+            self.num_failed_steps += 1
+            return [item.sequence for item in scheduled]
+        self.num_failed_steps = 0
+        try:
+            return self._take(scheduled, logits)
+        except BaseException:  # an interrupt: what got no token yet is sampled by the next step
+            for item in scheduled:
+                if item.sequence.finish_reason is None and item.sequence.num_pending == 0:
+                    item.sequence.num_computed -= 1
+            raise
+
+    def _take(self, scheduled: Seq[Scheduled], logits: NDArray[np.float32]) -> list[Sequence]:
+        """Sample for every sequence whose last pending token was computed."""
+        row = 0
+        changed = []
+        for item in scheduled:
+            sequence = item.sequence
+            sequence.num_computed += item.num_tokens
+            self.scheduler.computed(sequence)
+            if not sequence.output_token_ids:
+                self.num_prompt_tokens += item.num_tokens
+            if sequence.num_pending > 0:
+                continue
+            self._sample(sequence, logits[row])
+            row += 1
+            changed.append(sequence)
+            if sequence.finish_reason is not None:
+                self.scheduler.remove(sequence)
+        return changed
+
+    def _sample(self, sequence: Sequence, logits: NDArray[np.float32]) -> None:
+        try:
+            sequence.append(sequence.sampler.sample(logits))
+            self.num_generated_tokens += 1
+        except SamplerError as error:
+            sequence.fail(error)
+        except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
+            sequence.fail(EngineError(f"sampling failed: {error!r}"))
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        sequence.fail(error)
+        self.scheduler.remove(sequence)
