@@ -87,11 +87,11 @@ int64_t add_rope(PyProgram& p, Floats cos, Floats sin) {
   return id;
 }
 
-nb::ndarray<nb::numpy, const float, nb::ndim<2>> step(
-    nb::handle_t<PyProgram> self, Ints32 tokens, Ints32 positions, Ints32 query_start,
-    nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> block_tables,
-    Ints32 logits_rows) {
-  Program& program = nb::cast<PyProgram&>(self).program;
+using BlockTables = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FloatRows = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
+
+StepInput step_input(const Ints32& tokens, const Ints32& positions, const Ints32& query_start,
+                     const BlockTables& block_tables, const Ints32& logits_rows) {
   require(positions.shape(0) == tokens.shape(0), "step: tokens and positions differ in length");
   require(query_start.shape(0) >= 2, "step: query_start needs at least two entries");
   require(block_tables.shape(0) + 1 == query_start.shape(0),
@@ -106,15 +106,40 @@ nb::ndarray<nb::numpy, const float, nb::ndim<2>> step(
   in.block_table_width = static_cast<int64_t>(block_tables.shape(1));
   in.logits_rows = logits_rows.data();
   in.num_logits = static_cast<int64_t>(logits_rows.shape(0));
+  return in;
+}
+
+// `rows` rows of the program's memory, which `self` keeps alive.
+FloatRows float_rows(nb::handle self, const float* data, int64_t rows, int64_t columns,
+                     int64_t width) {
+  const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(columns)};
+  const int64_t strides[2] = {width, 1};
+  return {data, 2, shape, self, strides};
+}
+
+FloatRows step(nb::handle_t<PyProgram> self, Ints32 tokens, Ints32 positions, Ints32 query_start,
+               BlockTables block_tables, Ints32 logits_rows) {
+  Program& program = nb::cast<PyProgram&>(self).program;
+  const StepInput in = step_input(tokens, positions, query_start, block_tables, logits_rows);
   const float* logits;
   {
     nb::gil_scoped_release release;
     logits = program.step(in);
   }
-  const size_t shape[2] = {static_cast<size_t>(in.num_logits),
-                           static_cast<size_t>(program.limits().vocab_size)};
-  const int64_t strides[2] = {program.logits_width(), 1};
-  return {logits, 2, shape, self, strides};
+  return float_rows(self, logits, in.num_logits, program.limits().vocab_size,
+                    program.logits_width());
+}
+
+FloatRows hidden_step(nb::handle_t<PyProgram> self, Ints32 tokens, Ints32 positions,
+                      Ints32 query_start, BlockTables block_tables, Ints32 rows) {
+  Program& program = nb::cast<PyProgram&>(self).program;
+  const StepInput in = step_input(tokens, positions, query_start, block_tables, rows);
+  const float* hidden;
+  {
+    nb::gil_scoped_release release;
+    hidden = program.hidden_step(in);
+  }
+  return float_rows(self, hidden, in.num_logits, program.hidden_size(), program.hidden_width());
 }
 
 void bind_enums(nb::module_& m) {
@@ -246,14 +271,18 @@ void bind_program(nb::module_& m) {
       .def("add_op", [](PyProgram& p, const AttentionOp& op) { return p.program.add_op(op); })
       .def(
           "finish",
-          [](PyProgram& p, int64_t arena_bytes, int64_t private_bytes, Buffer logits) {
-            p.program.finish(arena_bytes, private_bytes, logits);
+          [](PyProgram& p, int64_t arena_bytes, int64_t private_bytes, Buffer logits,
+             int64_t hidden_op, int64_t hidden_output) {
+            p.program.finish(arena_bytes, private_bytes, logits, hidden_op, hidden_output);
           },
-          "arena_bytes"_a, "private_bytes"_a, "logits"_a)
+          "arena_bytes"_a, "private_bytes"_a, "logits"_a, "hidden_op"_a, "hidden_output"_a)
       .def_static("prepared_bytes", &Program::prepared_bytes, "type"_a, "k"_a, "group"_a,
                   "tokens"_a, "Bytes that a prepared form needs for `tokens` rows.")
       .def("step", &step, "tokens"_a, "positions"_a, "query_start"_a, "block_tables"_a,
            "logits_rows"_a)
+      .def("hidden_step", &hidden_step, "tokens"_a, "positions"_a, "query_start"_a,
+           "block_tables"_a, "rows"_a,
+           "A step without the output head: the head's input, [rows, hidden_size].")
       .def_prop_ro("memory_bytes", [](const PyProgram& p) { return p.program.memory_bytes(); })
       .def(
           "kernel_calls", [](const PyProgram& p) { return p.program.kernel_calls(); },

@@ -131,7 +131,7 @@ Activations Executor::activations(const PrepareOp& op, size_t output, int thread
 
 void Executor::run(int thread) {
   Barrier& barrier = p.pool_->barrier();
-  for (size_t i = 0; i < p.ops_.size(); ++i) {
+  for (size_t i = 0; i < num_ops; ++i) {
     const Op& op = p.ops_[i];
     bool shared = true;  // whether other threads read what this op wrote
     if (const auto* linear_op = std::get_if<LinearOp>(&op)) {

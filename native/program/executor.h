@@ -103,14 +103,16 @@ struct Program::State {
 struct Executor {
   Program& p;
   const StepInput& in;
+  size_t num_ops;  // that run, from the first
 
   void run(int thread);
+  // Where an output of a prepare op is; that of one row is in the thread's private area.
+  Activations activations(const PrepareOp& op, size_t output, int thread) const;
 
  private:
   int64_t rows(Rows r) const { return r == Rows::kTokens ? in.num_tokens : in.num_logits; }
   float* buffer(const Buffer& b, int64_t row) const;
   const float* vector(int64_t id) const;
-  Activations activations(const PrepareOp& op, size_t output, int thread) const;
   // Row blocks that a thread takes at a time from a linear over n rows.
   int64_t chunk_blocks(int64_t total_blocks, int64_t n) const;
   // Claims the next `chunk` of `items`; false when none is left.

@@ -109,7 +109,8 @@ int64_t Program::prepared_bytes(ActivationType type, int64_t k, int64_t group, i
   return prepared_layout(type, k, group, tokens).bytes;
 }
 
-void Program::finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits) {
+void Program::finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits, int64_t hidden_op,
+                     int64_t hidden_output) {
   require(state_ == nullptr, "finish was called twice");
   require(!ops_.empty(), "a program without ops");
   const int64_t most = int64_t{1} << 40;
@@ -134,6 +135,16 @@ void Program::finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits) 
   require(
       logits.offset >= 0 && logits.offset % 64 == 0 && logits.offset <= arena_bytes - logits_bytes,
       "logits: outside the arena");
+  require(hidden_op >= 0 && hidden_op < static_cast<int64_t>(ops_.size()),
+          "hidden: op " + str(hidden_op) + " does not exist");
+  const auto* hidden = std::get_if<PrepareOp>(&ops_[static_cast<size_t>(hidden_op)]);
+  require(hidden != nullptr && hidden->rows == Rows::kLogits,
+          "hidden: op " + str(hidden_op) + " does not prepare the logits rows");
+  require(hidden_output >= 0 && hidden_output < static_cast<int64_t>(hidden->outputs.size()) &&
+              hidden->outputs[static_cast<size_t>(hidden_output)].type == ActivationType::kF32,
+          "hidden: output " + str(hidden_output) + " of op " + str(hidden_op) + " is not f32");
+  hidden_op_ = hidden_op;
+  hidden_output_ = hidden_output;
   logits_ = logits;
   state_ = std::make_unique<State>(pool_->size(), align_up(arena_bytes), align_up(private_bytes),
                                    max_k, partial_floats, ops_.size());
@@ -190,13 +201,33 @@ std::vector<std::pair<std::string, int64_t>> Program::kernel_calls() const {
 
 const float* Program::step(const StepInput& in) {
   const std::lock_guard<std::mutex> lock(step_mutex_);
+  run(in, ops_.size());
+  return reinterpret_cast<const float*>(state_->arena() + logits_.offset);
+}
+
+const float* Program::hidden_step(const StepInput& in) {
+  const std::lock_guard<std::mutex> lock(step_mutex_);
+  run(in, static_cast<size_t>(hidden_op_) + 1);
+  const auto& op = std::get<PrepareOp>(ops_[static_cast<size_t>(hidden_op_)]);
+  const Executor executor{*this, in, 0};
+  const auto output = static_cast<size_t>(hidden_output_);
+  return static_cast<const float*>(executor.activations(op, output, 0).values);
+}
+
+int64_t Program::hidden_size() const {
+  require(state_ != nullptr, "hidden_size before finish");
+  return std::get<PrepareOp>(ops_[static_cast<size_t>(hidden_op_)]).k;
+}
+
+int64_t Program::hidden_width() const { return (hidden_size() + 15) / 16 * 16; }
+
+void Program::run(const StepInput& in, size_t num_ops) {
   check_input(in);
   for (AttentionPlan& plan : plans_) plan.prepare(in);
   state_->reset_counters();
-  Executor executor{*this, in};
+  Executor executor{*this, in, num_ops};
   pool_->run([](void* context, int thread) { static_cast<Executor*>(context)->run(thread); },
              &executor);
-  return reinterpret_cast<const float*>(state_->arena() + logits_.offset);
 }
 
 }  // namespace edge_infer

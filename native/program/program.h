@@ -57,7 +57,9 @@ class Program {
   int64_t add_rope(const RopeTable& table);
   int64_t add_op(Op op);  // the op's index
   // Allocates the arena and each thread's private area; no op can be added afterwards.
-  void finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits);
+  // Output `hidden_output` of the prepare op `hidden_op` is what hidden_step returns.
+  void finish(int64_t arena_bytes, int64_t private_bytes, Buffer logits, int64_t hidden_op,
+              int64_t hidden_output);
 
   // Bytes that a prepared form needs for `tokens` rows of k values.
   static int64_t prepared_bytes(ActivationType type, int64_t k, int64_t group, int64_t tokens);
@@ -66,6 +68,11 @@ class Program {
   // valid until the next step. Throws std::invalid_argument when the input breaks a limit.
   const float* step(const StepInput& in);
   int64_t logits_width() const { return logits_.width; }
+  // The same step up to the input of the output head, for the rows whose logits are asked for:
+  // [num_logits, hidden_width()] floats, of which hidden_size() count. The head is not run.
+  const float* hidden_step(const StepInput& in);
+  int64_t hidden_size() const;
+  int64_t hidden_width() const;
 
   const ProgramLimits& limits() const { return limits_; }
   const KernelTable& table() const { return table_; }
@@ -78,6 +85,7 @@ class Program {
   friend struct Executor;
 
   void check_input(const StepInput& in) const;
+  void run(const StepInput& in, size_t num_ops);
 
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<KvCache> kv_;
@@ -85,6 +93,8 @@ class Program {
   ProgramLimits limits_;
   bool batch_invariant_;
   Buffer logits_{0, 0};
+  int64_t hidden_op_ = -1;
+  int64_t hidden_output_ = -1;
   std::vector<LinearWeight> weights_;
   std::vector<std::vector<float>> vectors_;
   std::vector<RopeTable> ropes_;

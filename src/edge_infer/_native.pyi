@@ -176,13 +176,16 @@ class Program:
     @overload
     def add_op(self, arg: AttentionOp, /) -> int: ...
 
-    def finish(self, arena_bytes: int, private_bytes: int, logits: Buffer) -> None: ...
+    def finish(self, arena_bytes: int, private_bytes: int, logits: Buffer, hidden_op: int, hidden_output: int) -> None: ...
 
     @staticmethod
     def prepared_bytes(type: ActivationType, k: int, group: int, tokens: int) -> int:
         """Bytes that a prepared form needs for `tokens` rows."""
 
     def step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]: ...
+
+    def hidden_step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]:
+        """A step without the output head: the head's input, [rows, hidden_size]."""
 
     @property
     def memory_bytes(self) -> int: ...

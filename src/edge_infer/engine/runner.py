@@ -32,6 +32,19 @@ class Runner:
         Returns float32 [sequences whose last token was computed, vocab_size], in the
         order of `scheduled`; valid until the next step.
         """
+        return self.raw_step(*self._fill(scheduled))
+
+    def hidden_step(self, scheduled: Seq[Scheduled]) -> NDArray[np.float32]:
+        """Compute the scheduled tokens but not their logits.
+
+        Returns float32 [sequences whose last token was computed, hidden_size], what the
+        output head would read, final norm included; valid until the next step.
+        """
+        hidden: NDArray[np.float32] = self._program.hidden_step(*self._fill(scheduled))
+        return hidden
+
+    def _fill(self, scheduled: Seq[Scheduled]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """The native step's input: tokens, positions, query_start, block_tables, logits_rows."""
         start = 0
         rows = 0
         for i, item in enumerate(scheduled):
@@ -47,7 +60,7 @@ class Runner:
             self._query_start[i + 1] = end
             start = end
         n = len(scheduled)
-        return self.raw_step(
+        return (
             self._tokens[:start],
             self._positions[:start],
             self._query_start[: n + 1],

@@ -84,6 +84,7 @@ class ProgramBuilder:
     _prepared: dict[tuple[int, str], Prepare] = field(default_factory=dict)
     _inputs: list[Tensor | Normed] = field(default_factory=list)  # keeps ids in _prepared alive
     _logits: Tensor | None = None
+    _hidden: Prepare | None = None
 
     def embed(self, name: str, scale: float = 1.0) -> Tensor:
         """The embeddings of the step's tokens, [tokens, hidden_size]."""
@@ -164,10 +165,13 @@ class ProgramBuilder:
         out = Tensor(pad16(n), n, rows="logits")
         self._linear(x, [name], [0], out, "store")
         self._logits = out
+        # As floats too, for embeddings: a step that wants them ends here.
+        self._hidden = self._prepare(x, out.rows)
+        self._hidden.form("f32", 0)
 
     def finish(self) -> ProgramSpec:
         """The recorded program. Raises ValueError when it has no logits."""
-        if self._logits is None:
+        if self._logits is None or self._hidden is None:
             raise ValueError("a model must end with logits()")
         return ProgramSpec(
             records=self._records,
@@ -176,6 +180,7 @@ class ProgramBuilder:
             ropes=self._ropes,
             kv_layers=self._kv_layers,
             logits=self._logits,
+            hidden=self._hidden,
         )
 
     def _weight(self, name: str) -> int:

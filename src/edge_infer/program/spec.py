@@ -145,6 +145,7 @@ class ProgramSpec:
     ropes: list[Rope]
     kv_layers: list[tuple[int, int]]
     logits: Tensor
+    hidden: Prepare  # the output head's input; one of its forms is f32
 
     @property
     def vocab_size(self) -> int:
@@ -208,7 +209,13 @@ class ProgramSpec:
         emitted: dict[int, int] = {}  # record -> native op
         for record in self.records:
             emitted[id(record)] = program.add_op(_native_op(record, layout, emitted))
-        program.finish(layout.arena_bytes, layout.private_bytes, _buffer(self.logits, layout))
+        program.finish(
+            layout.arena_bytes,
+            layout.private_bytes,
+            _buffer(self.logits, layout),
+            emitted[id(self.hidden)],
+            self.hidden.forms.index(("f32", 0)),
+        )
         return program
 
     def _layout(self, limits: StepLimits) -> _Layout:
