@@ -5,6 +5,7 @@ It takes no locks. Whoever owns it, a lock or a thread of its own, makes every c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import numpy as np
@@ -64,8 +65,24 @@ class EngineCore:
         scheduled = self.scheduler.schedule()
         if not scheduled:
             raise EngineError("no sequence can be scheduled")
+        # Prompts to embed need no logits; they are computed by themselves.
+        texts = [item for item in scheduled if not item.sequence.wants_hidden]
+        embeddings = [item for item in scheduled if item.sequence.wants_hidden]
+        changed: list[Sequence] = []
+        if texts:
+            changed += self._compute(texts, self._runner.step, self._sample)
+        if embeddings:
+            changed += self._compute(embeddings, self._runner.hidden_step, _take_hidden)
+        return changed
+
+    def _compute(
+        self,
+        scheduled: Seq[Scheduled],
+        step: Callable[[Seq[Scheduled]], NDArray[np.float32]],
+        take: Callable[[Sequence, NDArray[np.float32]], None],
+    ) -> list[Sequence]:
         try:
-            logits = self._runner.step(scheduled)
+            rows = step(scheduled)
         except Exception as error:  # noqa: BLE001 - nobody may wait for this step forever
             failure = EngineError(f"a step failed: {error}")
             failure.__cause__ = error
@@ -75,15 +92,20 @@ class EngineCore:
             return [item.sequence for item in scheduled]
         self.num_failed_steps = 0
         try:
-            return self._take(scheduled, logits)
+            return self._take(scheduled, rows, take)
         except BaseException:  # an interrupt: what got no token yet is sampled by the next step
             for item in scheduled:
                 if item.sequence.finish_reason is None and item.sequence.num_pending == 0:
                     item.sequence.num_computed -= 1
             raise
 
-    def _take(self, scheduled: Seq[Scheduled], logits: NDArray[np.float32]) -> list[Sequence]:
-        """Sample for every sequence whose last pending token was computed."""
+    def _take(
+        self,
+        scheduled: Seq[Scheduled],
+        rows: NDArray[np.float32],
+        take: Callable[[Sequence, NDArray[np.float32]], None],
+    ) -> list[Sequence]:
+        """Hand its row to every sequence whose last pending token was computed."""
         row = 0
         changed = []
         for item in scheduled:
@@ -94,7 +116,7 @@ class EngineCore:
                 self.num_prompt_tokens += item.num_tokens
             if sequence.num_pending > 0:
                 continue
-            self._sample(sequence, logits[row])
+            take(sequence, rows[row])
             row += 1
             changed.append(sequence)
             if sequence.finish_reason is not None:
@@ -113,3 +135,8 @@ class EngineCore:
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         sequence.fail(error)
         self.scheduler.remove(sequence)
+
+
+def _take_hidden(sequence: Sequence, row: NDArray[np.float32]) -> None:
+    sequence.hidden = row.copy()  # the next step overwrites it
+    sequence.finish_reason = "stop"
