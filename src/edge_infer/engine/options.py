@@ -28,7 +28,7 @@ class EngineOptions:
     kv_budget_bytes: bytes of the KV cache, honoured to one block; None to fit
         max_num_seqs sequences, less when memory is short.
     block_size: tokens of a KV block.
-    prefix_caching: whether sequences take computed blocks that their tokens begin with.
+    prefix_caching: whether sequences take computed KV blocks that their tokens begin with.
     activations: how 4- and 8-bit weights see their input: int8 per group (W4A8), bf16
         (W4A16), or auto: bf16 below a billion weights, int8 from there on.
     batch_invariant: a sequence's logits have the same bits alone or beside others, in any
