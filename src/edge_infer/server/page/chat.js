@@ -153,7 +153,7 @@ function takeFailure(answer, error, signal) {
   answer.ending = "failed";
   if (error instanceof ServerError) {
     answer.error = { message: error.message, code: error.code };
-    if (error.code === "invalid_api_key") settingsBox.open = true;
+    if (error.code === "invalid_api_key") askForKey();
   } else if (error instanceof TypeError) {
     // What fetch throws when there is no connection, or no longer.
     answer.error = { message: "The server cannot be reached", code: null };
@@ -227,8 +227,8 @@ function scrollToEnd() {
 function save() {
   const kept = saveConversation(turns);
   byId("composer-note").textContent = kept
-    ? "Enter sends, Shift+Enter starts a new line"
-    : "This conversation is too long for the browser to keep over a reload";
+    ? "Enter sends, Shift+Enter starts a new line, Esc stops the answer"
+    : "The browser has no room to keep this conversation over a reload";
 }
 
 function showRunning() {
@@ -247,6 +247,12 @@ function showSendable() {
 function fitQuestion() {
   question.style.height = "auto";
   question.style.height = `${question.scrollHeight}px`;
+}
+
+function askForKey() {
+  settingsBox.open = true;
+  setPanel(true);
+  settingsForm.elements.apiKey.focus();
 }
 
 function setPanel(open) {
@@ -291,9 +297,13 @@ clear.addEventListener("click", () => {
 panelButton.addEventListener("click", () => setPanel(!document.body.classList.contains("panel-open")));
 
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || !document.body.classList.contains("panel-open")) return;
-  setPanel(false);
-  panelButton.focus();
+  if (event.key !== "Escape" || event.isComposing) return;
+  if (document.body.classList.contains("panel-open")) {
+    setPanel(false);
+    panelButton.focus();
+  } else {
+    running?.abort();
+  }
 });
 
 for (const [name, value] of Object.entries(settings)) settingsForm.elements[name].value = value;

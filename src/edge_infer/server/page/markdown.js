@@ -1,7 +1,7 @@
 // The Markdown that models write, as DOM nodes. Text from a model becomes text nodes and nothing
 // else: no markup of its own, no image, no address but http and https.
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
+const FENCE = /^ {0,3}(`{3,}(?!.*`)|~{3,})\s*([\w+#.-]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])[ \t]*(?:\1[ \t]*){2,}$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;

@@ -66,8 +66,10 @@ export class AnswerView {
     this.error.hidden = !answer.error;
     this.error.replaceChildren();
     if (answer.error) {
-      this.error.append(answer.error.message);
-      if (answer.error.code) this.error.append(element("code", "", answer.error.code));
+      const { message, code } = answer.error;
+      this.error.append(element("p", "", message));
+      if (ADVICE[code]) this.error.append(element("p", "", ADVICE[code]));
+      if (code) this.error.append(element("code", "", code));
     }
 
     this.figures.textContent = writing ? "" : figuresText(answer);
@@ -94,6 +96,13 @@ function readableJson(text) {
     return text;
   }
 }
+
+/** What the reader can do about an error, by its code. */
+const ADVICE = {
+  context_length_exceeded: "Clear the conversation to begin anew, or ask for less.",
+  invalid_api_key: "Enter the server's API key in the settings, then try again.",
+  queue_full: "The server is busy. Try again in a moment.",
+};
 
 const ENDINGS = { stopped: "stopped", length: "reached the longest answer" };
 

@@ -27,7 +27,7 @@ export function newAnswer() {
 
 /** @returns {Turn[]} */
 export function loadConversation() {
-  const turns = read(localStorage, CONVERSATION, []);
+  const turns = read("localStorage", CONVERSATION, []);
   for (const { answer } of turns) {
     answer.ending ??= "stopped"; // it was being written when the page went away
   }
@@ -37,38 +37,48 @@ export function loadConversation() {
 /**
  * Keeps the conversation; an empty one is forgotten.
  * @param {Turn[]} turns
- * @returns {boolean} whether the browser had room for it
+ * @returns {boolean} whether the browser kept it
  */
 export function saveConversation(turns) {
-  return write(localStorage, CONVERSATION, turns.length > 0 ? turns : null);
+  return write("localStorage", CONVERSATION, turns.length > 0 ? turns : null);
 }
 
 export function loadSettings() {
   const settings = { system: "", temperature: "0.7", maxTokens: "" };
   return {
     ...settings,
-    ...read(localStorage, SETTINGS, {}),
-    apiKey: read(sessionStorage, API_KEY, ""),
+    ...read("localStorage", SETTINGS, {}),
+    apiKey: read("sessionStorage", API_KEY, ""),
   };
 }
 
 export function saveSettings({ apiKey, ...settings }) {
-  write(localStorage, SETTINGS, settings);
-  write(sessionStorage, API_KEY, apiKey || null);
+  write("localStorage", SETTINGS, settings);
+  write("sessionStorage", API_KEY, apiKey || null);
 }
 
 function read(storage, key, otherwise) {
-  const text = storage.getItem(key);
+  const text = stored(storage)?.getItem(key) ?? null;
   return text === null ? otherwise : JSON.parse(text);
 }
 
 function write(storage, key, value) {
+  const kept = stored(storage);
   try {
-    if (value === null) storage.removeItem(key);
-    else storage.setItem(key, JSON.stringify(value));
-    return true;
+    if (value === null) kept?.removeItem(key);
+    else kept?.setItem(key, JSON.stringify(value));
+    return kept !== null;
   } catch (error) {
     if (error.name === "QuotaExceededError") return false;
     throw error;
+  }
+}
+
+/** The storage of that name; null where the browser's settings forbid it. */
+function stored(name) {
+  try {
+    return window[name];
+  } catch {
+    return null;
   }
 }
