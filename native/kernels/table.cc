@@ -25,6 +25,15 @@ KernelTable build(Isa isa) {
   return t;
 }
 
+// Tiles sum bf16 products in an order that rows, which one token takes, cannot follow. Sums of
+// int8 products are exact: there tiles and rows agree.
+KernelTable batch_invariant(KernelTable t) {
+  t.bf16_panel_min_tokens = INT64_MAX;
+  t.int4_w4a16 = t.int4_w4a16_invariant;
+  t.int8_w8a16 = t.int8_w8a16_invariant;
+  return t;
+}
+
 }  // namespace
 
 ActivationLayout activation_layout(const KernelTable& t, ActivationType type, int64_t tokens) {
@@ -65,16 +74,13 @@ const KernelTable& kernel_table(Isa isa) {
 }
 
 const KernelTable& batch_invariant_kernel_table(Isa isa) {
-  if (isa != Isa::kAmx) return kernel_table(isa);
-  // Tiles sum bf16 products in an order that rows, which one token takes, cannot follow. Sums
-  // of int8 products are exact: there tiles and rows agree.
-  static const KernelTable amx = [] {
-    KernelTable t = build(Isa::kAmx);
-    t.bf16_panel_min_tokens = INT64_MAX;
-    t.int4_w4a16 = kernel_table(Isa::kAvx512Vnni).int4_w4a16;
-    t.int8_w8a16 = kernel_table(Isa::kAvx512Vnni).int8_w8a16;
-    return t;
-  }();
+  static const KernelTable scalar = batch_invariant(kernel_table(Isa::kScalar));
+  if (isa == Isa::kScalar) return scalar;
+  static const KernelTable avx2 = batch_invariant(kernel_table(Isa::kAvx2));
+  if (isa == Isa::kAvx2) return avx2;
+  static const KernelTable avx512vnni = batch_invariant(kernel_table(Isa::kAvx512Vnni));
+  if (isa == Isa::kAvx512Vnni) return avx512vnni;
+  static const KernelTable amx = batch_invariant(kernel_table(Isa::kAmx));
   return amx;
 }
 

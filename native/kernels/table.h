@@ -27,6 +27,8 @@ struct KernelTable {
   LinearKernel int4_w4a16;  // int4 weights, bf16 activations
   LinearKernel int8_w8a8;
   LinearKernel int8_w8a16;
+  LinearKernel int4_w4a16_invariant;  // these give a token the same bits beside any others;
+  LinearKernel int8_w8a16_invariant;  // of the other kernels in rows, all do
   LinearKernel int4_w4a8_panels;
   LinearKernel int4_w4a16_panels;
   LinearKernel int8_w8a8_panels;

@@ -29,6 +29,8 @@ void fill_linear_avx2(KernelTable& t) {
   t.dense_bf16 = {linear_dense<WeightFormat::kBF16>, "linear_dense_bf16_avx2"};
   t.dense_f16 = {linear_dense<WeightFormat::kF16>, "linear_dense_f16_avx2"};
   t.dense_f32 = {linear_dense<WeightFormat::kF32>, "linear_dense_f32_avx2"};
+  t.int4_w4a16_invariant = t.int4_w4a16;
+  t.int8_w8a16_invariant = t.int8_w8a16;
   t.quantize_int8 = quantize_int8;
   t.round_bf16 = round_bf16;
 }

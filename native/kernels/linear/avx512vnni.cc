@@ -23,10 +23,13 @@ namespace {
 }  // namespace
 
 void fill_linear_avx512vnni(KernelTable& t) {
+  using enum WeightFormat;
   t.int4_w4a8 = {int4_w4a8, "linear_int4_w4a8_avx512vnni"};
-  t.int4_w4a16 = {int4_w4a16, "linear_int4_w4a16_avx512vnni"};
+  t.int4_w4a16 = {linear_a16<kInt4, false>, "linear_int4_w4a16_avx512vnni"};
+  t.int4_w4a16_invariant = {linear_a16<kInt4, true>, "linear_int4_w4a16_avx512vnni"};
   t.int8_w8a8 = {int8_w8a8, "linear_int8_w8a8_avx512vnni"};
-  t.int8_w8a16 = {int8_w8a16, "linear_int8_w8a16_avx512vnni"};
+  t.int8_w8a16 = {linear_a16<kInt8, false>, "linear_int8_w8a16_avx512vnni"};
+  t.int8_w8a16_invariant = {linear_a16<kInt8, true>, "linear_int8_w8a16_avx512vnni"};
   t.dense_bf16 = {linear_dense<WeightFormat::kBF16>, "linear_dense_bf16_avx512vnni"};
   t.dense_f16 = {linear_dense<WeightFormat::kF16>, "linear_dense_f16_avx512vnni"};
   t.dense_f32 = {linear_dense<WeightFormat::kF32>, "linear_dense_f32_avx512vnni"};
