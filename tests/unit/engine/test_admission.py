@@ -94,6 +94,7 @@ def test_a_context_beyond_the_checkpoint_is_refused() -> None:
         ({"max_num_seqs": 600}, "max_num_seqs 600 exceeds max_num_batched_tokens 512"),
         ({"threads": True}, "threads must be an integer"),
         ({"isa": "sse9"}, "isa must be one of scalar"),
+        ({"batch_invariant": 1}, "batch_invariant must be True or False, not 1"),
     ],
 )
 def test_bad_options_name_field_value_and_limit(settings: dict[str, object], message: str) -> None:
