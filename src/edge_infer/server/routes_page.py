@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from importlib import resources
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.exceptions import HTTPException
 
+from edge_infer.server.errors import ApiError, error_responses
+from edge_infer.server.state import server_state
 from edge_infer.server.status import STATUS_SCHEMA, read_status
-
-if TYPE_CHECKING:
-    from edge_infer.server.state import ServerState
 
 # Nothing else is served, whatever lies beside them.
 _CONTENT_TYPES = {
@@ -65,21 +63,18 @@ async def page_file(request: Request, name: str) -> Response:
         200: {
             "description": "The figures",
             "content": {"application/json": {"schema": STATUS_SCHEMA}},
-        }
+        },
+        **error_responses(401),
     },
 )
 async def status(request: Request) -> dict[str, Any]:
     """The model, its memory and the requests right now."""
-    return await read_status(_server(request))
-
-
-def _server(request: Request) -> ServerState:
-    return cast("ServerState", request.app.state.server)
+    return await read_status(server_state(request))
 
 
 def _file(request: Request, name: str) -> Response:
-    if name not in _CONTENT_TYPES or _server(request).settings.no_page:
-        raise HTTPException(404, f"there is no page at {request.url.path}")
+    if name not in _CONTENT_TYPES or server_state(request).settings.no_page:
+        raise ApiError(404, f"there is no page at {request.url.path}", code="not_found")
     content, etag = _load(name)
     headers = {**_HEADERS, "ETag": etag}
     known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]

@@ -227,7 +227,7 @@ function scrollToEnd() {
 function save() {
   const kept = saveConversation(turns);
   byId("composer-note").textContent = kept
-    ? "Enter sends, Shift+Enter starts a new line, Esc stops the answer"
+    ? "Enter sends, Shift+Enter adds a line, Esc stops"
     : "The browser has no room to keep this conversation over a reload";
 }
 
