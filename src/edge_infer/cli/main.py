@@ -16,6 +16,7 @@ from edge_infer.cli.inspect import inspect
 from edge_infer.cli.pull import pull
 from edge_infer.cli.quantize import quantize
 from edge_infer.cli.run import run
+from edge_infer.cli.serve import serve
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,6 +46,7 @@ def options(
 
 app.command()(run)
 app.command()(chat)
+app.command()(serve)
 app.command()(bench)
 app.command()(quantize)
 app.command()(inspect)

@@ -59,6 +59,4 @@ class Finished:
     stop: str | None = None
 
 
-Event = (
-    ReasoningDelta | ContentDelta | ToolCallStart | ToolCallArguments | TokenLogprobs | Finished
-)
+Event = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallArguments | TokenLogprobs | Finished
