@@ -80,13 +80,14 @@ class ChatGeneration:
 
     def _take(self, index: int, chunk: Chunk) -> None:
         answer = self._answers[index]
-        events = answer.push(chunk)
+        events: list[Event] = []
         if chunk.logprobs:
             # The token that ends the answer has no text in it.
             ended = chunk.finish_reason == "stop" and chunk.token_ids[-1] in self._ends
             items = chunk.logprobs[:-1] if ended else chunk.logprobs
             if items:
                 events.append(TokenLogprobs(items))
+        events.extend(answer.push(chunk))
         if chunk.finish_reason is not None:
             stop = self._generation.stop_reasons[index]
             events.extend(answer.finish(chunk, stop if isinstance(stop, str) else None))

@@ -92,6 +92,4 @@ HEAD_PROPERTIES: dict[str, Any] = {
 
 def json_request(schema: dict[str, Any]) -> dict[str, Any]:
     """`openapi_extra` of a route that reads a JSON body."""
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
-    }
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

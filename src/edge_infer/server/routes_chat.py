@@ -67,7 +67,5 @@ async def _stream(
         if not stream.complete:
             return  # cancelled: the client has gone, or the server goes
         if asked.include_usage:
-            yield sse_event(
-                stream.usage_chunk(generation.prompt_tokens, generation.cached_tokens)
-            )
+            yield sse_event(stream.usage_chunk(generation.prompt_tokens, generation.cached_tokens))
         yield DONE

@@ -74,9 +74,7 @@ def sampling_params(values: Mapping[str, Any], **others: Any) -> SamplingParams:
     """SamplingParams of the checked values of a body. Raises ParameterError."""
     fields = {name: values[name] for name in SAMPLING_FIELDS if name in values}
     if "logit_bias" in fields:
-        fields["logit_bias"] = {
-            _token_id(key): bias for key, bias in fields["logit_bias"].items()
-        }
+        fields["logit_bias"] = {_token_id(key): bias for key, bias in fields["logit_bias"].items()}
     try:
         return SamplingParams(**fields, **others)
     except (TypeError, ValueError) as error:

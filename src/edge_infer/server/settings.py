@@ -35,7 +35,11 @@ class Settings:
     log_level: str = "warning"
 
     def __post_init__(self) -> None:
-        limits = {"port": (0, 65535), "max_body_bytes": (1024, 1 << 34), "max_waiting": (0, 1 << 20)}
+        limits = {
+            "port": (0, 65535),
+            "max_body_bytes": (1024, 1 << 34),
+            "max_waiting": (0, 1 << 20),
+        }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if not low <= value <= high:
@@ -46,7 +50,9 @@ class Settings:
             raise ValueError("ssl_certfile and ssl_keyfile belong together: give both or none")
         levels = ("critical", "error", "warning", "info", "debug")
         if self.log_level not in levels:
-            raise ValueError(f"log_level must be one of {', '.join(levels)}, not {self.log_level!r}")
+            raise ValueError(
+                f"log_level must be one of {', '.join(levels)}, not {self.log_level!r}"
+            )
 
     @property
     def scheme(self) -> str:
