@@ -84,9 +84,7 @@ class _Recorder(asyncio.Protocol):
         self._hang_up = hang_up
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.done: asyncio.Future[BaseException | None] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.sent = 0.0
         self.segments: list[tuple[float, bytes]] = []
         self.hung_up = False
@@ -246,9 +244,7 @@ def _events(
     for block in body.split(b"\n\n"):
         start += len(block) + 2
         data = b"\n".join(
-            line[5:].removeprefix(b" ")
-            for line in block.split(b"\n")
-            if line.startswith(b"data:")
+            line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")
         )
         if data:
             if start > len(body):

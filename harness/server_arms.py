@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.arm import ReadError
+from harness.server_process import ServerProcess, free_port, get
+
+PROOF_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,13 @@ class ServerArm(Protocol):
         """Return a greedy streaming completions request for exactly `n_gen` tokens."""
         ...
 
-    def proof(self, log: str, metrics: str) -> dict[str, Any]:
-        """Return the server's own words on its code path; raise ReadError if there are none."""
+    def proof(self, seats: Seats) -> dict[str, Any]:
+        """Start it once and return its own words on its code path.
+
+        Raises:
+            ReadError: if it says none or another than was asked for.
+            ServerError: if it does not start or answer.
+        """
         ...
 
 
@@ -58,30 +69,6 @@ def completion_body(prompt: list[int], n_gen: int, model: str) -> dict[str, Any]
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-
-
-METRIC_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})?\s+(\S+)", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-def metric_samples(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """Return name, labels and value of every sample in a Prometheus text."""
-    return [
-        (name, dict(LABEL.findall(labels or "")), float(value))
-        for name, labels, value in METRIC_LINE.findall(text)
-    ]
-
-
-def metric(text: str, name: str) -> float:
-    """Return the sum of a metric over its label sets.
-
-    Raises:
-        ReadError: if there is none of that name.
-    """
-    values = [value for found, _, value in metric_samples(text) if found == name]
-    if not values:
-        raise ReadError(f"/metrics has no {name}")
-    return sum(values)
 
 
 class EdgeInferServe:
@@ -135,10 +122,56 @@ class EdgeInferServe:
         """Return a greedy streaming completions request for exactly `n_gen` tokens."""
         return completion_body(prompt, n_gen, Path(self._model).name)
 
-    def proof(self, log: str, metrics: str) -> dict[str, Any]:
-        """Return ISA, kernels and other labels of the server's info metric.
+    def proof(self, seats: Seats) -> dict[str, Any]:
+        """Start the server once and return ISA, threads and weight formats as it tells them.
 
         Raises:
-            ReadError: if the metrics name no ISA or no kernel that ran.
+            ReadError: if /v1/status lacks one, or the threads are not those asked for.
+            ServerError: if the server does not start.
         """
-        return {"log": log[:0], "metrics": metrics[:0]}
+        with launch(self, seats, PROOF_SECONDS) as server:
+            status, text = get(server.port, "/v1/status")
+        if status != 200:
+            raise ReadError(f"no path proof: /v1/status answers {status}: {text[:200]}")
+        return read_status(text, self._threads)
+
+
+@contextmanager
+def launch(
+    arm: ServerArm, seats: Seats, timeout_seconds: float, extra: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """Run an arm's server on a free port, its log in a folder that ends with it.
+
+    Raises:
+        ServerError: if it is not ready within `timeout_seconds`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        command = [*arm.command(port, seats), *extra]
+        log = Path(folder) / "log"
+        with ServerProcess(command, port, log, arm.ready_path, timeout_seconds) as server:
+            yield server
+
+
+def read_status(text: str, threads: int) -> dict[str, Any]:
+    """Return the proof in the text of our /v1/status.
+
+    Raises:
+        ReadError: if a part is missing or another number of threads ran.
+    """
+    try:
+        status = json.loads(text)
+        proof = {
+            "isa": status["runtime"]["isa"],
+            "threads": status["runtime"]["threads"],
+            "weights_formats": status["model"]["weights_formats"],
+            "weights_bytes": status["model"]["weights_bytes"],
+            "kv_bytes": status["kv_cache"]["total_bytes"],
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReadError(f"no path proof in /v1/status: {error!r}") from error
+    if not proof["isa"] or not proof["weights_formats"]:
+        raise ReadError(f"no path proof: /v1/status says {proof}")
+    if proof["threads"] != threads:
+        raise ReadError(f"threads is {proof['threads']}, asked for {threads}")
+    return proof

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.arm import ReadError
-from harness.server_arms import Seats, completion_body
-from harness.server_process import ServerProcess, free_port
+from harness.server_arms import PROOF_SECONDS, Seats, completion_body, launch
 
 from baselines.llama_cpp import build
 from baselines.llama_cpp.read import model_buffers
@@ -22,7 +20,6 @@ CONTEXT_LINE = re.compile(
 )
 KV_LINE = re.compile(r"llama_kv_cache: size =.*")
 VERBOSE = "4"
-PROOF_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,10 @@ class LlamaServer:
     def _arguments(self, seats: Seats) -> list[str]:
         """Return all that decides speed; -c is the sum over the slots."""
         threads = str(self._threads)
+        flash = "on" if self.variant.flash_attention else "off"
         return [
             *("-np", str(seats.streams), "-c", str(seats.streams * seats.context_tokens)),
-            *("-t", threads, "-tb", threads, "-fa", "on" if self.variant.flash_attention else "off"),
+            *("-t", threads, "-tb", threads, "-fa", flash),
             *("--cont-batching", "--cache-prompt", "--metrics", "--no-ui"),
             *self._extra,
         ]
@@ -106,12 +104,8 @@ class LlamaServer:
             ReadError: if the log is not that of the setting asked for.
             ServerError: if the server does not start.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            port = free_port()
-            command = [*self.command(port, seats), "-lv", VERBOSE]
-            log = Path(folder) / "log"
-            with ServerProcess(command, port, log, self.ready_path, PROOF_SECONDS) as server:
-                text = server.log_text()
+        with launch(self, seats, PROOF_SECONDS, ("-lv", VERBOSE)) as server:
+            text = server.log_text()
         return read_proof(text, self.variant.flash_attention, seats)
 
 
