@@ -88,9 +88,9 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, EngineError | SamplerError):
         return ApiError(500, str(error), code="engine_error")
     if isinstance(error, ValueError | TypeError):
-        code = getattr(error, "code", None)
-        if isinstance(code, str):
-            return ApiError(400, str(error), code=code, param=getattr(error, "param", None))
+        reason = getattr(error, "code", None)
+        if isinstance(reason, str):
+            return ApiError(400, str(error), code=reason, param=getattr(error, "param", None))
     return ApiError(500, "the server failed; its log says where", code="internal_error")
 
 
