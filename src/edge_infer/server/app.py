@@ -24,6 +24,9 @@ from edge_infer.server.state import ServerState
 # Each module has a `router`; the order is that of the OpenAPI document.
 ROUTES = (
     "routes_chat",
+    "routes_completions",
+    "routes_embeddings",
+    "routes_tokenize",
     "routes_models",
     "routes_health",
     "routes_metrics",

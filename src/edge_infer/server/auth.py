@@ -35,8 +35,8 @@ class ApiKeys:
 
     def __contains__(self, key: object) -> bool:
         digest = self._digest(str(key))
-        # Every one is compared, so that time tells nothing about which it was.
-        return any([hmac.compare_digest(digest, known) for known in self._digests])
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches)  # of all of them, so that time tells nothing about which it was
 
 
 class ApiKeyMiddleware:

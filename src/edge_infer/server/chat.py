@@ -128,9 +128,7 @@ async def start_chat(state: ServerState, call: ChatCall) -> ChatGeneration:
     Raises ParameterError and RequestError for what cannot be served, ChatTemplateError for what
     the template refuses, QueueFullError and EngineError.
     """
-    if not call.messages:
-        raise ParameterError("messages is empty; at least one message is needed", param="messages")
-    prompt = await _beside_the_loop(call, lambda: _encode(state, call))
+    prompt = await encode_chat(state, call)
     generation = await submit(
         state,
         prompt,
@@ -142,6 +140,17 @@ async def start_chat(state: ServerState, call: ChatCall) -> ChatGeneration:
     return ChatGeneration(state, generation, call.n)
 
 
+async def encode_chat(state: ServerState, call: ChatCall) -> list[int]:
+    """Token ids of a call's conversation. Raises ParameterError and ChatTemplateError."""
+    if not call.messages:
+        raise ParameterError("messages is empty; at least one message is needed", param="messages")
+    # A long conversation is rendered and tokenized beside the event loop.
+    length = sum(len(str(message.get("content"))) for message in call.messages)
+    if call.tools or length > MAX_INLINE_CHARACTERS:
+        return await asyncio.to_thread(_encode, state, call)
+    return _encode(state, call)
+
+
 def _encode(state: ServerState, call: ChatCall) -> list[int]:
     return state.tokenizer.encode_chat(
         call.messages,
@@ -149,11 +158,3 @@ def _encode(state: ServerState, call: ChatCall) -> list[int]:
         add_generation_prompt=call.add_generation_prompt,
         **call.template_kwargs,
     )
-
-
-async def _beside_the_loop(call: ChatCall, work: Any) -> Any:
-    """Run work on a long conversation in a thread, on a short one here."""
-    length = sum(len(str(message.get("content"))) for message in call.messages)
-    if call.tools or length > MAX_INLINE_CHARACTERS:
-        return await asyncio.to_thread(work)
-    return work()

@@ -14,6 +14,7 @@ from edge_infer.engine.errors import EngineError
 from edge_infer.engine.sampler import SamplerError
 from edge_infer.server.async_engine import QueueFullError
 from edge_infer.text.chat_template import ChatTemplateError
+from edge_infer.text.tokenizer import TokenizerError
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -78,13 +79,15 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        code = _CODES.get(error.status_code, "http_error")
+        code = _CODES.get(error.status_code, "http_error")  # the framework's own
         return ApiError(error.status_code, error.detail, code=code, headers=error.headers)
     if isinstance(error, QueueFullError):
         headers = {"Retry-After": str(error.retry_after)}
         return ApiError(503, str(error), code=error.code, headers=headers)
     if isinstance(error, ChatTemplateError):
         return ApiError(400, str(error), code="chat_template_error", param="messages")
+    if isinstance(error, TokenizerError):
+        return ApiError(400, str(error), code="invalid_value")
     if isinstance(error, EngineError | SamplerError):
         return ApiError(500, str(error), code="engine_error")
     if isinstance(error, ValueError | TypeError):

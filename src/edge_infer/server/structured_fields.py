@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edge_infer.server.errors import ApiError
 from edge_infer.server.fields import (
     Anything,
     Array,
@@ -15,8 +16,8 @@ from edge_infer.server.fields import (
     Only,
     String,
     Table,
-    unsupported,
 )
+from edge_infer.server.limits import parse_json
 from edge_infer.server.parameter_error import ParameterError
 
 MAX_CHOICES = 1024
@@ -71,12 +72,32 @@ STRUCTURED_FIELDS: dict[str, Field] = {
 def structured_outputs(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword `structured_outputs` of SamplingParams, or nothing. Raises ParameterError."""
     found = _constraints(values)
+    if not found:
+        return {}
     if len(found) > 1:
         names = " and ".join(found)
         raise ParameterError(
             f"{names} are given; an answer has one constraint", param=list(found)[1]
         )
-    return {}
+    from edge_infer.grammar.outputs import StructuredOutputs  # imported by those who use it
+
+    ((param, (kind, value)),) = found.items()
+    if kind == "json":
+        kind, value = "json_schema", _schema(param, value)
+    try:
+        return {"structured_outputs": StructuredOutputs(**{kind: value})}
+    except (TypeError, ValueError) as error:
+        raise ParameterError(str(error), param=param) from error
+
+
+def _schema(param: str, value: Any) -> Any:
+    """A JSON schema that may be given as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value.encode())
+    except ApiError as error:
+        raise ParameterError(f"{param}: {error.message}", param=param) from error
 
 
 def _constraints(values: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -109,6 +130,3 @@ def _response_format(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
             param="response_format.json_schema",
         )
     return {"response_format": ("json_object", True)} if kind == "json_object" else {}
-
-
-__all__ = ["STRUCTURED_FIELDS", "structured_outputs", "unsupported"]
