@@ -316,7 +316,10 @@ settingsForm.addEventListener("change", () => {
   if (settings.apiKey !== before) status.refresh();
 });
 
-window.addEventListener("pagehide", save);
+window.addEventListener("pagehide", () => {
+  running?.abort(); // otherwise the end of its connection would look like the server's fault
+  save();
+});
 
 showConversation();
 showSendable();
