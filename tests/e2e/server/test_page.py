@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
+from relay import Relay
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -432,18 +433,16 @@ def test_a_wrong_key_is_explained_and_the_right_one_works(
     chat.complaints.clear()
 
 
-def test_a_lost_connection_is_explained(
-    open_chat: Callable[..., Chat], start_server: Callable[..., Any]
-) -> None:
-    server = start_server()
-    chat = open_chat(server.base_url)
-    chat.ask("Write a very long story about a lighthouse keeper, with many chapters.")
-    written = chat.wait_for_text()
-    server.process.kill()
-    server.process.wait()
-    chat.wait_for_end()
-    problem = chat.answer.get_by_role("alert")
-    expect(problem).to_contain_text("The server cannot be reached")
-    assert chat.text.startswith(written[:-1])  # what came is not lost
-    assert [c for c in chat.complaints if "net::ERR" not in c] == []
-    chat.complaints.clear()
+def test_a_lost_connection_is_explained(open_chat: Callable[..., Chat], server: Any) -> None:
+    with Relay(int(server.base_url.rpartition(":")[2])) as relay:
+        chat = open_chat(relay.base_url)
+        chat.ask("Write a very long story about a lighthouse keeper, with many chapters.")
+        written = chat.wait_for_text()
+        relay.cut()
+        chat.wait_for_end()
+        problem = chat.answer.get_by_role("alert")
+        expect(problem).to_contain_text("The server cannot be reached")
+        assert chat.text.startswith(written[:-1])  # what came is not lost
+        expect(chat.page.locator("#status-problem")).to_have_text("The server cannot be reached")
+        assert [c for c in chat.complaints if "net::ERR" not in c] == []
+        chat.complaints.clear()
