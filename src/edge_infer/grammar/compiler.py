@@ -1,0 +1,185 @@
+"""From what a request asks to masks over the vocabulary, by way of llguidance."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from edge_infer.grammar.errors import GrammarError
+from edge_infer.grammar.matcher import Matcher
+from edge_infer.grammar.opening import Opening
+from edge_infer.grammar.outputs import StructuredOutputs
+from edge_infer.grammar.schema import checked_schema, path_of_fault
+from edge_infer.grammar.vocabulary import Vocabulary
+from edge_infer.text import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+MAX_TEXT_BYTES = 64 << 10  # of a regular expression, a grammar, or all choices together
+MAX_AFTER_BYTES = 1 << 10
+CACHED_GRAMMARS = 64
+# JSON's white space, but not without end: small models like to fill a page with it
+_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+_REGEX_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/<>@\"]")
+
+
+class CompiledGrammar:
+    """A grammar over one vocabulary, from which any number of sequences take a matcher."""
+
+    def __init__(self, vocabulary: Vocabulary, start: LLMatcher, opening: Opening | None) -> None:
+        self._vocabulary = vocabulary
+        self._start = start
+        self._opening = opening
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning of the text."""
+        return Matcher(self._vocabulary, self._start.deep_copy(), self._opening)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer and a model with `vocab_size` logits.
+
+    Keeps the last ones it made. Any number of threads may use it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._vocabulary: tuple[Vocabulary, LLTokenizer] | None = None
+        self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, outputs: StructuredOutputs) -> CompiledGrammar:
+        """The grammar for `outputs`; may take as long as a second, the first one longer.
+
+        Raises GrammarError, which names the keyword or position that is wrong or not supported.
+        """
+        try:
+            key = outputs.cache_key()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GrammarError(f"json_schema is not JSON: {error}") from error
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        vocabulary, tokenizer = self._load()
+        start = _guarded(lambda: _start(outputs, tokenizer))
+        opening = None
+        if outputs.after is not None:
+            _check_size("after", outputs.after, MAX_AFTER_BYTES)
+            opening = Opening(outputs.after, vocabulary, start)
+        compiled = CompiledGrammar(vocabulary, start, opening)
+        with self._lock:
+            self._cache[key] = compiled
+            while len(self._cache) > CACHED_GRAMMARS:
+                self._cache.popitem(last=False)
+        return compiled
+
+    def _load(self) -> tuple[Vocabulary, LLTokenizer]:
+        with self._lock:
+            if self._vocabulary is None:
+                vocabulary = Vocabulary(self._tokenizer, self._vocab_size)
+                self._vocabulary = vocabulary, vocabulary.for_llguidance()
+            return self._vocabulary
+
+
+def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
+    """llguidance's matcher before the first token."""
+    if outputs.form == "json_schema":
+        assert outputs.json_schema is not None
+        schema = checked_schema(outputs.json_schema)
+        matcher = _matcher(tokenizer, _from_schema(schema))
+        if matcher.is_error():
+            path = path_of_fault(schema, lambda part: _fault(_from_schema(part)))
+            raise GrammarError(f"json_schema at {path}: {_brief(matcher.get_error())}")
+        form = "json_schema"
+    else:
+        form = outputs.form
+        matcher = _matcher(tokenizer, _source(outputs))
+        if matcher.is_error():
+            raise GrammarError(f"{form}: {_brief(matcher.get_error())}")
+    if warnings := matcher.get_grammar_warnings():
+        raise GrammarError(f"{form}: {'; '.join(map(_brief, warnings))}")
+    if not any(matcher.compute_bitmask()) or matcher.is_error():
+        reason = _brief(matcher.get_error()) if matcher.is_error() else "no text matches it"
+        raise GrammarError(f"{form}: {reason}")
+    matcher.reset()
+    return matcher
+
+
+def _source(outputs: StructuredOutputs) -> str:
+    from llguidance import LLMatcher
+
+    if outputs.json_object:
+        return _from_schema({"type": "object"})
+    if outputs.regex is not None:
+        _check_size("regex", outputs.regex, MAX_TEXT_BYTES)
+        return LLMatcher.grammar_from_regex(outputs.regex)
+    if outputs.choice is not None:
+        pattern = "|".join(_REGEX_META.sub(r"\\\g<0>", item) for item in outputs.choice)
+        _check_size("choice", pattern, MAX_TEXT_BYTES)
+        return LLMatcher.grammar_from_regex(pattern)
+    assert outputs.grammar is not None
+    _check_size("grammar", outputs.grammar, MAX_TEXT_BYTES)
+    return LLMatcher.grammar_from_lark(outputs.grammar)
+
+
+def _from_schema(schema: Any) -> str:
+    import json
+
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_json_schema(
+        json.dumps(schema), overrides={"whitespace_pattern": _WHITESPACE, "lenient": False}
+    )
+
+
+def _fault(grammar: str) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.validate_grammar(grammar, limits=_limits())
+
+
+def _matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
+
+
+def _limits() -> LLParserLimits:
+    """Bounds on the work for one grammar and for one token, from llguidance's units."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=5_000_000,  # about 100 ms
+        step_lexer_fuel=500_000,  # about 35 ms
+        step_max_items=50_000,
+        max_lexer_states=100_000,  # 1 to 2 kB each
+        max_grammar_size=200_000,
+        verbose_errors=False,  # they would quote the whole grammar
+    )
+
+
+def _check_size(name: str, text: str, limit: int) -> None:
+    size = len(text.encode())
+    if size > limit:
+        raise GrammarError(f"{name} has {size} bytes; it must have at most {limit}")
+
+
+def _brief(message: str) -> str:
+    """llguidance's message on one line, with the position but without the quoted source."""
+    return " ".join(message.split())[:500]
+
+
+def _guarded(work: Callable[[], LLMatcher]) -> LLMatcher:
+    """`work()`, with a panic of llguidance's Rust code as a GrammarError."""
+    try:
+        return work()
+    except BaseException as error:  # a panic derives from nothing narrower
+        if type(error).__name__ != "PanicException":
+            raise
+        raise GrammarError(f"the grammar cannot be compiled: {error}") from error

@@ -1,0 +1,1 @@
+"""Masks over the vocabulary, and what ends a text."""
