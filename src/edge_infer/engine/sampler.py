@@ -1,9 +1,9 @@
 """The next token of one sequence, from its logits.
 
 The order is vLLM's: log-probabilities are taken from the model's own logits; then logit bias,
-min_tokens and bad words, repetition, frequency and presence penalties, temperature, min_p, top_k,
-top_p, and the draw. Repetition counts prompt and output tokens, presence and frequency the output
-only. Equal logits are decided for the lowest id.
+min_tokens and bad words, repetition, frequency and presence penalties, the grammar, temperature,
+min_p, top_k, top_p, and the draw. Repetition counts prompt and output tokens, presence and
+frequency the output only. Equal logits are decided for the lowest id.
 
 Each sequence has its own generator, so a seed gives the same tokens whatever runs in the batch.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from edge_infer.engine import truncation
 from edge_infer.engine.sampling_params import SamplingParams
 from edge_infer.engine.truncation import Floats
+from edge_infer.grammar import Matcher
 from edge_infer.text import Tokenizer
 
 
@@ -49,9 +50,11 @@ class Sampler:
         *,
         prompt_token_ids: Sequence[int] = (),
         bad_word_ids: Iterable[Sequence[int]] = (),
+        matcher: Matcher | None = None,
     ) -> None:
         self._params = params
         self._vocab_size = vocab_size
+        self._matcher = matcher
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("logit_bias", params.logit_bias)
         # A tokenizer may have more tokens than the model: those are never sampled.
@@ -78,7 +81,7 @@ class Sampler:
     def sample(self, logits: Floats) -> Sampled:
         """The next token from float32 logits [vocab_size], which are left as they are.
 
-        Raises SamplerError.
+        Raises SamplerError, and GrammarError when following the grammar exceeds its limits.
         """
         if logits.shape != (self._vocab_size,) or logits.dtype != np.float32:
             raise SamplerError(
@@ -88,9 +91,11 @@ class Sampler:
         best = _argmax(logits, "the model's logits")
         processed = self._process(logits)
         if processed is not logits:
-            best = _argmax(processed, "the logits after biases, bans and penalties")
+            best = _argmax(processed, self._what_is_left())
         token_id = best if self._random is None else self._draw(processed, self._random)
         self._output.append(token_id)
+        if self._matcher is not None:
+            self._matcher.accept(token_id)
         if self._penalties is not None:
             self._penalties.record(token_id)
         if self._params.logprobs is None:
@@ -99,7 +104,25 @@ class Sampler:
 
     def _process(self, logits: Floats) -> Floats:
         """The logits after everything before the temperature; a copy if any of it applies."""
-        banned = self._banned_ids()
+        too_short = len(self._output) < self._params.min_tokens
+        banned = [*self._banned_ids(), *(self._end_ids if too_short else ())]
+        if self._matcher is None:
+            return self._adjusted(logits, banned)
+        processed = self._constrained(logits, banned, self._matcher)
+        if too_short and processed.max() == -np.inf:
+            # The grammar wins over min_tokens: when all it allows ends the text, the text ends.
+            processed = self._constrained(logits, self._banned_ids(), self._matcher)
+        return processed
+
+    def _constrained(self, logits: Floats, banned: Sequence[int], matcher: Matcher) -> Floats:
+        """Adjusted logits of what the grammar allows: it comes last, so no bias enables a token."""
+        adjusted = self._adjusted(logits, banned)
+        if adjusted is logits:
+            adjusted = logits.copy()
+        matcher.mask(adjusted)
+        return adjusted
+
+    def _adjusted(self, logits: Floats, banned: Sequence[int]) -> Floats:
         if not len(banned) and not len(self._bias_ids) and self._penalties is None:
             return logits
         logits = logits.copy()
@@ -109,15 +132,18 @@ class Sampler:
             self._penalties.apply(logits)
         return logits
 
-    def _banned_ids(self) -> Sequence[int]:
-        banned = [
+    def _what_is_left(self) -> str:
+        if self._matcher is None:
+            return "the logits after biases, bans and penalties"
+        return "the logits after biases, bans, penalties and the grammar"
+
+    def _banned_ids(self) -> list[int]:
+        """The last token of each bad word that would be complete with it."""
+        return [
             word[-1]
             for word in self._bad_words
             if len(word) == 1 or tuple(self._output[1 - len(word) :]) == word[:-1]
         ]
-        if len(self._output) < self._params.min_tokens:
-            banned.extend(self._end_ids)
-        return banned
 
     def _draw(self, logits: Floats, random: np.random.Generator) -> int:
         params = self._params

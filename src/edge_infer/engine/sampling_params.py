@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+from edge_infer.grammar import StructuredOutputs
+
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_TEMPERATURE = 1000.0  # flat already; far above, float32 scaling breaks down
@@ -38,6 +40,7 @@ class SamplingParams:
     ignore_eos: go on after an end-of-sequence token.
     include_stop_str_in_output: keep the stop string at the end of the text.
     skip_special_tokens: leave special tokens out of the text.
+    structured_outputs: a schema, expression or grammar the text must match.
     """
 
     max_tokens: int | None = None
@@ -58,6 +61,7 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._integer("max_tokens", low=1, optional=True)
@@ -89,6 +93,10 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be true or false")
+        if not isinstance(self.structured_outputs, StructuredOutputs | None):
+            raise TypeError(
+                f"structured_outputs is {self.structured_outputs!r}; it must be StructuredOutputs"
+            )
 
     @property
     def greedy(self) -> bool:

@@ -12,7 +12,7 @@ from edge_infer.grammar.errors import GrammarError
 from edge_infer.grammar.matcher import Matcher
 from edge_infer.grammar.opening import Opening
 from edge_infer.grammar.outputs import StructuredOutputs
-from edge_infer.grammar.schema import checked_schema, path_of_fault
+from edge_infer.grammar.schema import checked_schema, explain_fault
 from edge_infer.grammar.vocabulary import Vocabulary
 from edge_infer.text import Tokenizer
 
@@ -94,8 +94,9 @@ def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
         schema = checked_schema(outputs.json_schema)
         matcher = _matcher(tokenizer, _from_schema(schema))
         if matcher.is_error():
-            path = path_of_fault(schema, lambda part: _fault(_from_schema(part)))
-            raise GrammarError(f"json_schema at {path}: {_brief(matcher.get_error())}")
+            raise GrammarError(
+                f"json_schema at {explain_fault(schema, lambda part: _fault(_from_schema(part)))}"
+            )
         form = "json_schema"
     else:
         form = outputs.form
@@ -104,10 +105,13 @@ def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
             raise GrammarError(f"{form}: {_brief(matcher.get_error())}")
     if warnings := matcher.get_grammar_warnings():
         raise GrammarError(f"{form}: {'; '.join(map(_brief, warnings))}")
-    if not any(matcher.compute_bitmask()) or matcher.is_error():
-        reason = _brief(matcher.get_error()) if matcher.is_error() else "no text matches it"
-        raise GrammarError(f"{form}: {reason}")
-    matcher.reset()
+    # a copy, as asking also for the mask of a grammar without any text leaves an error behind
+    probe = matcher.deep_copy()
+    probe.compute_bitmask()
+    if probe.is_stopped() and not probe.is_accepting():
+        reason = _brief(probe.get_error())
+        nothing = reason in ("", "NoExtension", "NoExtensionBias")
+        raise GrammarError(f"{form}: {'no text matches it' if nothing else reason}")
     return matcher
 
 
@@ -172,7 +176,7 @@ def _check_size(name: str, text: str, limit: int) -> None:
 
 def _brief(message: str) -> str:
     """llguidance's message on one line, with the position but without the quoted source."""
-    return " ".join(message.split())[:500]
+    return " ".join(message.replace("<non-verbose/>", "").split())[:500]
 
 
 def _guarded(work: Callable[[], LLMatcher]) -> LLMatcher:

@@ -13,6 +13,7 @@ from edge_infer.grammar.formats import FORMATS
 
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_SCHEMA_DEPTH = 64
+MAX_PARTS_EXPLAINED = 300
 
 _SCHEMA = {"additionalProperties", "additionalItems"}
 _SCHEMA_OR_LIST = {"items"}
@@ -62,7 +63,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 
 
-def checked_schema(schema: Mapping[str, Any] | bool) -> Any:
+def checked_schema(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     """`schema` as JSON that can be compiled: annotations dropped, formats spelled as patterns.
 
     Raises GrammarError for a keyword that cannot be enforced, a reference out of the schema, or a
@@ -71,7 +72,9 @@ def checked_schema(schema: Mapping[str, Any] | bool) -> Any:
     size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     if size > MAX_SCHEMA_BYTES:
         raise GrammarError(f"json_schema has {size} bytes; it must have at most {MAX_SCHEMA_BYTES}")
-    return _Check(schema).subschema(schema, ())
+    if schema is False:
+        raise _fault((), "is false, which no value matches")
+    return {} if schema is True else _Check(schema).subschema(schema, ())
 
 
 class _Check:
@@ -110,9 +113,7 @@ class _Check:
         if keyword in _LIST or keyword in _SCHEMA_OR_LIST:
             if not isinstance(value, list | tuple):
                 raise _fault(path, f"is {_short(value)}; it must be a list of schemas")
-            return [
-                self.subschema(item, (*path, str(index))) for index, item in enumerate(value)
-            ]
+            return [self.subschema(item, (*path, str(index))) for index, item in enumerate(value)]
         if keyword in _MAP:
             if not isinstance(value, Mapping):
                 raise _fault(path, f"is {_short(value)}; it must map names to schemas")
@@ -156,41 +157,51 @@ def _with_format(schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any
     return {**schema, "allOf": [*schema.get("allOf", []), {"pattern": FORMATS[name]}]}
 
 
-def path_of_fault(schema: Any, fault_of: Callable[[Any], str]) -> str:
-    """JSON pointer of the smallest part of `schema` that has the fault the whole has.
+def explain_fault(schema: Any, fault_of: Callable[[Any], str]) -> str:
+    """JSON pointer of the smallest part of `schema` that makes it faulty, and its fault.
 
     `fault_of` compiles a schema and returns its fault, empty if it has none. Looks at no more than
-    a few hundred parts, as the pointer only explains.
+    a few hundred parts, as this only explains.
     """
-    whole = fault_of(schema)
-    best: tuple[str, ...] = ()
-    for tried, (path, part) in enumerate(_parts(schema, ())):
-        if tried == 300:
+    path: tuple[str, ...] = ()
+    part, fault = schema, fault_of(schema)
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    candidates = _parts(part, path)
+    for _ in range(MAX_PARTS_EXPLAINED):
+        inner_path, inner = next(candidates, (path, None))
+        if inner is None:
             break
-        if len(path) > len(best) and path[: len(best)] == best:
-            shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-            own = part if isinstance(part, bool) else {**shared, **part}
-            if fault_of(own) == whole:
-                best = path
-    return pointer(best)
+        inner_fault = fault_of(inner if isinstance(inner, bool) else {**shared, **inner})
+        if inner_fault == fault or (inner_fault and _is_cause(fault, inner_path[len(path) :])):
+            path, part, fault = inner_path, inner, inner_fault
+            candidates = _parts(part, path)
+    return f"{pointer(path)}: {' '.join(fault.split())}"
+
+
+def _is_cause(fault: str, inner: tuple[str, ...]) -> bool:
+    """Whether llguidance's `fault` of a schema is that of its part at the path `inner`."""
+    if fault == "Unsatisfiable schema: required item is unsatisfiable":
+        return inner[0] in ("items", "prefixItems")
+    return inner[0] == "properties" and fault == (
+        f"Unsatisfiable schema: required property '{inner[1]}' is unsatisfiable"
+    )
 
 
 def _parts(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every subschema with its path, the outer ones first."""
-    if path:
-        yield path, schema
+    """Every subschema below with its path, the outer ones first."""
     if not isinstance(schema, Mapping):
         return
     for keyword, value in schema.items():
+        inner: list[tuple[tuple[str, ...], Any]] = []
         if keyword in _MAP:
-            for name, item in value.items():
-                yield from _parts(item, (*path, keyword, name))
+            inner = [((keyword, name), item) for name, item in value.items()]
+        elif keyword in SUPPORTED - _PLAIN and isinstance(value, list):
+            inner = [((keyword, str(index)), item) for index, item in enumerate(value)]
         elif keyword in SUPPORTED - _PLAIN:
-            if isinstance(value, list):
-                for index, item in enumerate(value):
-                    yield from _parts(item, (*path, keyword, str(index)))
-            else:
-                yield from _parts(value, (*path, keyword))
+            inner = [((keyword,), value)]
+        for below, item in inner:
+            yield (*path, *below), item
+            yield from _parts(item, (*path, *below))
 
 
 def pointer(path: tuple[str, ...]) -> str:
