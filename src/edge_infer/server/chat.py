@@ -64,6 +64,16 @@ class ChatGeneration:
         """Tokens of the prompt that were not computed again, once the first event came."""
         return self._generation.num_cached_tokens
 
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of all answers so far."""
+        return sum(answer.completion_tokens for answer in self._answers)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of these, the tokens of reasoning."""
+        return sum(answer.reasoning_tokens for answer in self._answers)
+
     def cancel(self) -> None:
         """End what still runs."""
         self._generation.cancel()
@@ -110,6 +120,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self.completion_tokens = 0
+        self.reasoning_tokens = 0
 
     def push(self, chunk: Chunk) -> list[Event]:
         """The events of a chunk's text."""

@@ -15,7 +15,7 @@ from edge_infer.server.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from edge_infer.server.openai_words import answer_head, chat_logprobs, usage
+from edge_infer.server.openai_words import answer_head, chat_logprobs
 from edge_infer.server.state import ServerState
 
 
@@ -60,18 +60,12 @@ class ChatAnswer:
             case Finished():
                 choice.end = event
 
-    def body(self, prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    def body(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The response's body."""
-        ends = [choice.end for choice in self._choices if choice.end is not None]
         return {
             **answer_head(self._state, "chatcmpl", "chat.completion"),
             "choices": [self._choice(index) for index in range(len(self._choices))],
-            "usage": usage(
-                prompt_tokens,
-                sum(end.completion_tokens for end in ends),
-                cached_tokens,
-                sum(end.reasoning_tokens for end in ends),
-            ),
+            "usage": usage,
         }
 
     def _choice(self, index: int) -> dict[str, Any]:
@@ -102,18 +96,17 @@ class ChatAnswer:
 class ChatStream:
     """Turns events into `chat.completion.chunk`s."""
 
-    def __init__(self, state: ServerState, n: int, *, include_usage: bool) -> None:
+    def __init__(self, state: ServerState, n: int) -> None:
         self._state = state
         self._n = n
         self._head = answer_head(state, "chatcmpl", "chat.completion.chunk")
-        self._tail = {"usage": None} if include_usage else {}
         self._logprobs: list[list[Sampled]] = [[] for _ in range(n)]
-        self._ends: list[Finished] = []
+        self._ended = 0
 
     @property
     def complete(self) -> bool:
         """Whether every answer has ended by itself."""
-        return len(self._ends) == self._n
+        return self._ended == self._n
 
     def start(self) -> list[dict[str, Any]]:
         """The chunks before all others: each answer's role."""
@@ -138,24 +131,14 @@ class ChatStream:
                 self._logprobs[index].extend(items)
                 return []
             case Finished():
-                self._ends.append(event)
+                self._ended += 1
                 chunk = self._chunk(index, {}, event.reason)
                 chunk["choices"][0]["stop_reason"] = event.stop
                 return [chunk]
 
-    def usage(self, prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
-        """The usage so far; the tokens of an answer count when it has ended."""
-        return usage(
-            prompt_tokens,
-            sum(end.completion_tokens for end in self._ends),
-            cached_tokens,
-            sum(end.reasoning_tokens for end in self._ends),
-        )
-
-    def usage_chunk(self, prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
-        """The last chunk, without choices."""
-        figures = self.usage(prompt_tokens, cached_tokens)
-        return {**self._head, "choices": [], "usage": figures}
+    def last(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The last chunk, which has the usage and no choices."""
+        return {**self._head, "choices": [], "usage": usage}
 
     def _chunk(
         self, index: int, delta: dict[str, Any], reason: str | None = None
@@ -166,4 +149,4 @@ class ChatStream:
             self._logprobs[index] = []
             logprobs = {"content": items, "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return {**self._head, "choices": [choice], **self._tail}
+        return {**self._head, "choices": [choice]}

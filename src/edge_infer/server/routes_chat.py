@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
@@ -13,7 +14,7 @@ from edge_infer.server.chat_request import CHAT_REQUEST_SCHEMA, ChatRequest, rea
 from edge_infer.server.chat_schemas import CHAT_RESPONSES
 from edge_infer.server.generating import cancelled_on_disconnect
 from edge_infer.server.limits import read_json
-from edge_infer.server.openai_words import json_request
+from edge_infer.server.openai_words import json_request, usage
 from edge_infer.server.sse import DONE, EventStream, sse_event
 from edge_infer.server.state import ServerState, server_state
 
@@ -42,29 +43,35 @@ async def chat_completions(request: Request) -> Response:
     # When the client has gone nobody reads this; an answer without an end would be wrong.
     if not answer.complete:
         return Response(status_code=499)
-    body = answer.body(generation.prompt_tokens, generation.cached_tokens)
-    return JSONResponse(body, headers=asked.headers)
+    return JSONResponse(answer.body(_usage(generation)), headers=asked.headers)
 
 
 async def _stream(
     state: ServerState, asked: ChatRequest, generation: ChatGeneration
 ) -> AsyncIterator[bytes]:
-    stream = ChatStream(state, asked.call.n, include_usage=asked.include_usage)
+    stream = ChatStream(state, asked.call.n)
     started = False
     async with generation:
         async for index, event in generation:
+            chunks = stream.take(index, event)
             if not started:
-                for chunk in stream.start():
-                    yield sse_event(chunk)
+                chunks = [*stream.start(), *chunks]
                 started = True
-            for chunk in stream.take(index, event):
-                if asked.continuous_usage:
-                    chunk["usage"] = stream.usage(
-                        generation.prompt_tokens, generation.cached_tokens
-                    )
+            for chunk in chunks:
+                if asked.include_usage or asked.continuous_usage:
+                    chunk["usage"] = _usage(generation) if asked.continuous_usage else None
                 yield sse_event(chunk)
         if not stream.complete:
             return  # cancelled: the client has gone, or the server goes
         if asked.include_usage:
-            yield sse_event(stream.usage_chunk(generation.prompt_tokens, generation.cached_tokens))
+            yield sse_event(stream.last(_usage(generation)))
         yield DONE
+
+
+def _usage(generation: ChatGeneration) -> dict[str, Any]:
+    return usage(
+        generation.prompt_tokens,
+        generation.completion_tokens,
+        generation.cached_tokens,
+        generation.reasoning_tokens,
+    )

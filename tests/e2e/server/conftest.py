@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,9 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def _running(*options: str, env: dict[str, str] | None = None) -> Iterator[RunningServer]:
+def _running(
+    *options: str, env: dict[str, str] | None = None, ends: bool = False
+) -> Iterator[RunningServer]:
     program = shutil.which("edge-infer", path=os.path.dirname(sys.executable)) or "edge-infer"
     command = [program, "serve", "smollm2-135m", "--port", "0"]
     process = subprocess.Popen(
@@ -38,7 +41,7 @@ def _running(*options: str, env: dict[str, str] | None = None) -> Iterator[Runni
         found = re.match(r"listening on (\S+)", line)
         assert found, f"the server did not start: {line}{process.stderr.read()}"
         yield RunningServer(found[1], process)
-        assert process.poll() is None, "the server ended during the tests"
+        assert ends or process.poll() is None, "the server ended during the tests"
     finally:
         process.terminate()
         try:
@@ -63,10 +66,13 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
-    """start_server(*options, env=None) starts another one, ended after the test."""
+    """start_server(*options, env=None, ends=False) starts another one, ended after the test.
+
+    `ends` says that the test itself ends it.
+    """
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str, env: dict[str, str] | None = None) -> RunningServer:
-            return stack.enter_context(_running(*options, env=env))
+        def start(*options: str, **settings: Any) -> RunningServer:
+            return stack.enter_context(_running(*options, **settings))
 
         yield start
