@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from edge_infer.text.load import load_tokenizer
 from edge_infer.text.stops import StopChecker
 from edge_infer.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from edge_infer.grammar import CompiledGrammar, GrammarCompiler
+
 Ids = Seq[int] | NDArray[np.integer[Any]]
 Prompt = str | Ids
 
@@ -33,6 +36,7 @@ class RequestBuilder:
         self._model = model
         has_tokenizer = (path / "tokenizer.json").exists()
         self.tokenizer: Tokenizer | None = load_tokenizer(path) if has_tokenizer else None
+        self._grammars: GrammarCompiler | None = None
 
     def build(
         self,
@@ -45,7 +49,7 @@ class RequestBuilder:
     ) -> list[Sequence]:
         """The n sequences of a prompt; with a seed they have seed, seed + 1 and so on.
 
-        Raises ContextLengthError, RequestError, and ValueError for token ids
+        Raises ContextLengthError, RequestError, GrammarError, and ValueError for token ids
         outside the vocabulary.
         """
         token_ids = self.token_ids(prompt)
@@ -54,12 +58,13 @@ class RequestBuilder:
             raise ContextLengthError(
                 len(token_ids), params.max_tokens, self._model.plan.max_model_len
             )
+        grammar = self._grammar(params)
         cache_key = root_key(cache_salt)
         sequences = []
         for index in range(n):
             seed = None if params.seed is None else (params.seed + index) % 2**64
             one = params if index == 0 else replace(params, seed=seed)
-            sequence = self._sequence(prompt, token_ids, one, room)
+            sequence = self._sequence(prompt, token_ids, one, room, grammar)
             sequence.priority = priority
             sequence.cache_key = cache_key
             sequences.append(sequence)
@@ -99,6 +104,7 @@ class RequestBuilder:
         token_ids: list[int],
         params: SamplingParams,
         room: int,
+        grammar: CompiledGrammar | None,
     ) -> Sequence:
         tokenizer = self.tokenizer
         if params.bad_words:
@@ -110,6 +116,7 @@ class RequestBuilder:
             eos,
             prompt_token_ids=token_ids,
             bad_word_ids=bad_word_token_ids(params.bad_words, tokenizer) if tokenizer else (),
+            matcher=None if grammar is None else grammar.matcher(),
         )
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
         detokenizer = None
@@ -130,3 +137,13 @@ class RequestBuilder:
             ),
             end_token_ids=frozenset(ends),
         )
+
+    def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            from edge_infer.grammar import GrammarCompiler  # imported by those who use it
+
+            tokenizer = self.need_tokenizer("structured_outputs cannot be given")
+            self._grammars = GrammarCompiler(tokenizer, self._model.spec.vocab_size)
+        return self._grammars.compile(params.structured_outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import socket
 import struct
@@ -109,6 +110,63 @@ def test_stop_seed_and_bias(server: RunningServer) -> None:
     biased = {**body, "logit_bias": {str(token): 100}, "max_tokens": 3}
     answer = request(server.base_url, CHAT, biased).json["choices"][0]
     assert answer["message"]["content"] == " yes yes yes"
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "person", "schema": PERSON, "strict": True},
+            }
+        },
+        {"structured_outputs": {"json": PERSON}},
+        {"guided_json": json.dumps(PERSON)},
+    ],
+)
+def test_a_schema_is_kept(server: RunningServer, fields: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "Invent a person."}]
+    body = {"messages": messages, "temperature": 1.5, "seed": 3, "n": 4, "max_tokens": 200}
+    choices = request(server.base_url, CHAT, {**body, **fields}).json["choices"]
+    whole = [choice for choice in choices if choice["finish_reason"] == "stop"]
+    assert whole
+    for choice in whole:
+        person = json.loads(choice["message"]["content"])
+        assert set(person) == {"name", "age"}
+        assert isinstance(person["age"], int)
+
+
+def test_other_constraints_are_kept(server: RunningServer) -> None:
+    body = {"prompt": "The answer is", "temperature": 1.5, "seed": 5, "max_tokens": 40}
+
+    def text(**constraint: Any) -> str:
+        answer = request(server.base_url, TEXT, {**body, "structured_outputs": constraint})
+        return str(answer.json["choices"][0]["text"])
+
+    assert text(choice=["left", "right"]) in ("left", "right")
+    assert re.fullmatch("[0-9]{3}-[a-f]{2}", text(regex="[0-9]{3}-[a-f]{2}"))
+    assert text(grammar='start: "ab" "c"') == "abc"
+    legacy = request(server.base_url, TEXT, {**body, "guided_choice": ["up"]}).json
+    assert legacy["choices"][0]["text"] == "up"
+
+
+def test_a_schema_that_cannot_be_kept_is_refused(server: RunningServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    for stream in (False, True):
+        body = {"prompt": "x", "structured_outputs": {"json": schema}, "stream": stream}
+        answer = request(server.base_url, TEXT, body)
+        assert answer.status == 400
+        assert answer.error["code"] == "invalid_grammar"
+        assert "#/properties/a/not" in answer.error["message"]
 
 
 def test_tokenize_and_back(server: RunningServer) -> None:
