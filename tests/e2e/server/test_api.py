@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from tests.e2e.server.conftest import RunningServer
-from tests.e2e.server.http import events, open_request, request
+from tests.e2e.server.plain_http import events, open_request, request
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.server.conftest import RunningServer
-from tests.e2e.server.http import request
+from tests.e2e.server.plain_http import request
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 from tests.e2e.server.conftest import RunningServer
-from tests.e2e.server.http import request
+from tests.e2e.server.plain_http import request
 
 CHECKS = [
     checks.not_a_server_error,
