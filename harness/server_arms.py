@@ -93,12 +93,13 @@ class EdgeInferServe:
     ) -> None:
         self._executable = executable
         self._model = model
+        self.served_name = Path(model).name
         self._threads = threads
         self._extra = extra
         self.about: dict[str, Any] = {
             "engine": "edge-infer",
             "version": version,
-            "model": {"name": Path(model).name},
+            "model": {"name": self.served_name},
         }
 
     def _arguments(self, seats: Seats) -> list[str]:
@@ -116,11 +117,11 @@ class EdgeInferServe:
 
     def shown_command(self, seats: Seats) -> list[str]:
         """Return the same without paths and port."""
-        return ["edge-infer", "serve", Path(self._model).name, *self._arguments(seats)]
+        return ["edge-infer", "serve", self.served_name, *self._arguments(seats)]
 
     def body(self, prompt: list[int], n_gen: int) -> dict[str, Any]:
         """Return a greedy streaming completions request for exactly `n_gen` tokens."""
-        return completion_body(prompt, n_gen, Path(self._model).name)
+        return completion_body(prompt, n_gen, self.served_name)
 
     def proof(self, seats: Seats) -> dict[str, Any]:
         """Start the server once and return ISA, threads and weight formats as it tells them.

@@ -93,12 +93,29 @@ class LoadRun:
     client_cpu_seconds: float
 
 
+@dataclass(frozen=True)
+class Completion:
+    """A complete answer of /v1/completions with one choice.
+
+    Attributes:
+        arrivals: when each event with text came, `time.perf_counter` seconds; empty where the
+            answer was not streamed.
+        reason: finish_reason.
+    """
+
+    text: str
+    usage: dict[str, Any]
+    reason: str | None
+    arrivals: list[float]
+
+
 def read_answer(done: Exchange, traffic: Traffic, stream: int, turn: int, origin: float) -> Answer:
     """Check one answer against what was asked for; a deviation becomes its failure."""
     arrivals: list[float] = []
     tokens, cached, failure = 0, None, None
     try:
-        arrivals, usage, reason = read_stream(done)
+        stream_read = read_stream(done)
+        arrivals, usage, reason = stream_read.arrivals, stream_read.usage, stream_read.reason
         tokens = usage["completion_tokens"]
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         if usage["prompt_tokens"] != traffic.prompt_tokens:
@@ -115,8 +132,8 @@ def read_answer(done: Exchange, traffic: Traffic, stream: int, turn: int, origin
     )
 
 
-def read_stream(done: Exchange) -> tuple[list[float], dict[str, Any], str | None]:
-    """Return arrival times of events with text, the usage, and the finish reason.
+def read_stream(done: Exchange) -> Completion:
+    """Return a streamed answer.
 
     Raises:
         ResponseError: if it is not a stream of completion events that ends as it should.
@@ -125,7 +142,8 @@ def read_stream(done: Exchange) -> tuple[list[float], dict[str, Any], str | None
     if response.status != 200:
         raise ResponseError(f"status {response.status}: {response.body[:300]!r}")
     if not response.events or response.events[-1][1] != b"[DONE]":
-        raise ResponseError("the stream does not end with [DONE]")
+        raise ResponseError(f"the stream does not end with [DONE]: {response.body[-300:]!r}")
+    texts: list[str] = []
     arrivals: list[float] = []
     usage: dict[str, Any] | None = None
     reason: str | None = None
@@ -140,10 +158,28 @@ def read_stream(done: Exchange) -> tuple[list[float], dict[str, Any], str | None
         for choice in event.get("choices", ()):
             reason = choice.get("finish_reason") or reason
             if choice.get("text"):
+                texts.append(choice["text"])
                 arrivals.append(arrival)
     if usage is None:
         raise ResponseError("the stream has no usage")
-    return arrivals, usage, reason
+    return Completion("".join(texts), usage, reason, arrivals)
+
+
+def read_whole(done: Exchange) -> Completion:
+    """Return an answer that came in one piece.
+
+    Raises:
+        ResponseError: if it is none.
+    """
+    response = parse(done)
+    if response.status != 200:
+        raise ResponseError(f"status {response.status}: {response.body[:300]!r}")
+    body = response.json()
+    try:
+        (choice,) = body["choices"]
+        return Completion(choice["text"], body["usage"], choice["finish_reason"], [])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResponseError(f"not a completion ({error!r}): {response.body[:300]!r}") from error
 
 
 def encode(port: int, body: dict[str, Any], path: str = COMPLETIONS) -> bytes:
