@@ -37,6 +37,12 @@ def serve(
     batch_invariant: Annotated[
         bool, typer.Option(help="The same answers alone or beside others.")
     ] = False,
+    prefix_caching: Annotated[
+        bool, typer.Option(help="Answer from computed blocks of the same tokens.")
+    ] = True,
+    num_speculative_tokens: Annotated[
+        int, typer.Option(help="Draft tokens looked up in the text, for texts that repeat.")
+    ] = 0,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may wait, then 503.")] = 256,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Origin whose pages may call; may be repeated.")
@@ -85,6 +91,8 @@ def serve(
             kv_budget_bytes=None if kv_budget is None else parse_bytes(kv_budget),
             activations=activations,  # type: ignore[arg-type]
             batch_invariant=batch_invariant,
+            prefix_caching=prefix_caching,
+            num_speculative_tokens=num_speculative_tokens,
             threads=threads,
             isa=isa,
             memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),

@@ -14,6 +14,8 @@ from edge_infer.program.spec import ProgramSpec, StepLimits
 # Interpreter, libraries and tokenizer, measured on the demo model, the run
 # that converts its GGUF included.
 RUNTIME_BYTES = 120 << 20
+# Draft tokens of a step, each with logits: more of them than this cost more than they save.
+MAX_DRAFT_TOKENS = 16
 MIB = 1 << 20
 
 
@@ -47,12 +49,18 @@ class MemoryPlan:
         )
 
 
+def max_draft_tokens(options: EngineOptions) -> int:
+    """Draft tokens of one step: with more sequences than a few, each gets fewer."""
+    per_sequence = options.num_speculative_tokens
+    return min(options.max_num_seqs * per_sequence, max(MAX_DRAFT_TOKENS, per_sequence))
+
+
 def step_limits(options: EngineOptions, max_model_len: int) -> StepLimits:
     """What one step may hold under these options."""
     return StepLimits(
         max_tokens=options.max_num_batched_tokens,
         max_sequences=options.max_num_seqs,
-        max_logits=options.max_num_seqs,
+        max_logits=options.max_num_seqs + max_draft_tokens(options),
         max_positions=max_model_len,
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_infer.engine.admission import max_draft_tokens
 from edge_infer.engine.errors import EngineError
 from edge_infer.engine.kv_blocks import BlockPool
 from edge_infer.engine.load import LoadedModel
@@ -30,10 +31,14 @@ class EngineCore:
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             prefix_caching=options.prefix_caching,
+            max_draft_tokens=max_draft_tokens(options),
         )
         self.num_failed_steps = 0  # in a row
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0  # of the drafts
 
     def has_work(self) -> bool:
         """Whether a sequence waits or runs."""
@@ -105,23 +110,42 @@ class EngineCore:
         rows: NDArray[np.float32],
         take: Callable[[Sequence, NDArray[np.float32]], None],
     ) -> list[Sequence]:
-        """Hand its row to every sequence whose last pending token was computed."""
+        """Hand its row, and those of its draft, to every sequence computed to its end."""
         row = 0
         changed = []
         for item in scheduled:
             sequence = item.sequence
             sequence.num_computed += item.num_tokens
-            self.scheduler.computed(sequence)
             if not sequence.output_token_ids:
                 self.num_prompt_tokens += item.num_tokens
-            if sequence.num_pending > 0:
-                continue
-            take(sequence, rows[row])
-            row += 1
-            changed.append(sequence)
+            if sequence.num_pending == 0:
+                take(sequence, rows[row])
+                if item.draft:
+                    self._verify(item, rows[row + 1 :])
+                row += 1 + len(item.draft)
+                changed.append(sequence)
+            self.scheduler.computed(sequence)
             if sequence.finish_reason is not None:
                 self.scheduler.remove(sequence)
         return changed
+
+    def _verify(self, item: Scheduled, rows: NDArray[np.float32]) -> None:
+        """Sample on while the draft is what was sampled: the same tokens as one step at a time.
+
+        The cache entries of the draft's other tokens are computed again over themselves.
+        """
+        sequence, num_accepted = item.sequence, 0
+        for draft, logits in zip(item.draft, rows, strict=False):
+            if sequence.finish_reason is not None or sequence.output_token_ids[-1] != draft:
+                break
+            num_accepted += 1
+            sequence.num_computed += 1
+            self._sample(sequence, logits)
+        assert sequence.lookup is not None
+        sequence.lookup.accepted(len(item.draft), num_accepted)
+        self.num_drafts += 1
+        self.num_draft_tokens += len(item.draft)
+        self.num_accepted_tokens += num_accepted
 
     def _sample(self, sequence: Sequence, logits: NDArray[np.float32]) -> None:
         try:

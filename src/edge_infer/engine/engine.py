@@ -132,6 +132,16 @@ class Engine:
         """How often a sequence gave its KV blocks to an older one and was computed again."""
         return self._core.scheduler.num_preemptions
 
+    @property
+    def num_draft_tokens(self) -> int:
+        """Draft tokens that were verified."""
+        return self._core.num_draft_tokens
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Draft tokens that were what the model said."""
+        return self._core.num_accepted_tokens
+
     @overload
     def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
     @overload

@@ -33,6 +33,9 @@ class EngineOptions:
         (W4A16), or auto: bf16 below a billion weights, int8 from there on.
     batch_invariant: a sequence's logits have the same bits alone or beside others, in any
         prefill chunks and over reused KV blocks. Costs decode speed at long contexts.
+    num_speculative_tokens: draft tokens that a decode may verify in one step, looked up in the
+        sequence itself; 0 for none. Outputs stay what they are without; see docs/python-api.md
+        for where it helps.
     threads: None for as many as the machine grants.
     isa: kernel path; None for EDGE_INFER_ISA or the best available.
     memory_limit_bytes: total memory this process may plan for; None for what the
@@ -48,6 +51,7 @@ class EngineOptions:
     prefix_caching: bool = True
     activations: Activations = "auto"
     batch_invariant: bool = False
+    num_speculative_tokens: int = 0
     threads: int | None = None
     isa: str | None = None
     memory_limit_bytes: int | None = None
@@ -58,6 +62,7 @@ class EngineOptions:
             "max_num_seqs": (1, 4096),
             "max_num_batched_tokens": (1, 1 << 16),
             "kv_budget_bytes": (1, 1 << 50),
+            "num_speculative_tokens": (0, 16),
             "threads": (1, 1024),
             "memory_limit_bytes": (1, 1 << 50),
         }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edge_infer.engine.errors import ContextLengthError, RequestError
 from edge_infer.engine.kv_blocks import root_key
 from edge_infer.engine.load import LoadedModel
+from edge_infer.engine.prompt_lookup import PromptLookup
 from edge_infer.engine.sampler import Sampler, bad_word_token_ids
 from edge_infer.engine.sampling_params import SamplingParams
 from edge_infer.engine.sequence import Sequence
@@ -74,6 +75,7 @@ class RequestBuilder:
         """A sequence that ends after its prompt, with the last token's hidden state."""
         (sequence,) = self.build(token_ids, SamplingParams(max_tokens=1, temperature=0.0))
         sequence.wants_hidden = True
+        sequence.lookup = None
         return sequence
 
     def token_ids(self, prompt: Prompt) -> list[int]:
@@ -118,6 +120,7 @@ class RequestBuilder:
             bad_word_ids=bad_word_token_ids(params.bad_words, tokenizer) if tokenizer else (),
             matcher=None if grammar is None else grammar.matcher(),
         )
+        max_draft = self._model.options.num_speculative_tokens
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
         detokenizer = None
         if tokenizer is not None:
@@ -136,6 +139,7 @@ class RequestBuilder:
                 params.stop, include_stop_str_in_output=params.include_stop_str_in_output
             ),
             end_token_ids=frozenset(ends),
+            lookup=PromptLookup(max_draft) if max_draft else None,
         )
 
     def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:

@@ -27,10 +27,11 @@ class Runner:
         self._block_tables = np.zeros((limits.max_sequences, width), np.int32)
 
     def step(self, scheduled: Seq[Scheduled]) -> NDArray[np.float32]:
-        """Compute the scheduled tokens.
+        """Compute the scheduled tokens and drafts.
 
-        Returns float32 [sequences whose last token was computed, vocab_size], in the
-        order of `scheduled`; valid until the next step.
+        Returns float32 [rows, vocab_size], valid until the next step. In the order of
+        `scheduled`, each sequence whose last token was computed has a row for it and one for
+        each draft token.
         """
         return self.raw_step(*self._fill(scheduled))
 
@@ -49,14 +50,16 @@ class Runner:
         rows = 0
         for i, item in enumerate(scheduled):
             sequence, count = item.sequence, item.num_tokens
-            end = start + count
+            end = start + count + len(item.draft)
             first = sequence.num_computed
-            self._tokens[start:end] = sequence.pending(count)
-            self._positions[start:end] = np.arange(first, first + count, dtype=np.int32)
+            self._tokens[start : start + count] = sequence.pending(count)
+            self._tokens[start + count : end] = item.draft
+            self._positions[start:end] = np.arange(first, first + end - start, dtype=np.int32)
             self._block_tables[i, : len(sequence.block_table)] = sequence.block_table
             if count == sequence.num_pending:
-                self._logits_rows[rows] = end - 1
-                rows += 1
+                for row in range(start + count - 1, end):
+                    self._logits_rows[rows] = row
+                    rows += 1
             self._query_start[i + 1] = end
             start = end
         n = len(scheduled)

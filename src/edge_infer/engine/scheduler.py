@@ -20,10 +20,11 @@ from edge_infer.engine.sequence import Sequence
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A sequence and how many of its tokens this step computes."""
+    """A sequence, how many of its tokens this step computes, and guesses at what follows."""
 
     sequence: Sequence
     num_tokens: int
+    draft: Seq[int] = ()
 
 
 def _turn(sequence: Sequence) -> tuple[int, int]:
@@ -40,11 +41,13 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         prefix_caching: bool = True,
+        max_draft_tokens: int = 0,
     ) -> None:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.prefix_caching = prefix_caching
+        self.max_draft_tokens = max_draft_tokens  # of one step
         # Both in the order of priority and arrival.
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -78,6 +81,8 @@ class Scheduler:
         # A sequence that just gave way would only take its blocks back and lose them again.
         if not self._preempted:
             self._admit(step, budget)
+            if self.max_draft_tokens:
+                self._add_drafts(step)
         return step
 
     def computed(self, sequence: Sequence) -> None:
@@ -129,6 +134,20 @@ class Scheduler:
             insort(self.running, sequence, key=_turn)
             step.append(Scheduled(sequence, count))
             budget -= count
+
+    def _add_drafts(self, step: list[Scheduled]) -> None:
+        """Give decodes drafts from what the step has left; nobody gives way for a guess."""
+        left = self.max_num_batched_tokens - sum(item.num_tokens for item in step)
+        share = min(left, self.max_draft_tokens) // max(1, len(step))
+        for index, item in enumerate(step):
+            sequence = item.sequence
+            if sequence.num_pending != 1 or sequence.lookup is None:
+                continue
+            draft = sequence.lookup.propose(sequence, min(share, sequence.num_tokens_left - 1))
+            needed = sequence.num_tokens + len(draft)
+            if draft and self.blocks.can_grow(sequence.block_table, needed):
+                self.blocks.grow(sequence.block_table, needed)
+                step[index] = Scheduled(sequence, item.num_tokens, draft)
 
     def _prefix_keys(self, sequence: Sequence) -> list[bytes]:
         """Keys of the blocks that could be taken: at least one token has to be computed."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_infer.engine.kv_blocks import EMPTY_KEY, block_key
+from edge_infer.engine.prompt_lookup import PromptLookup
 from edge_infer.engine.sampler import Sampled, Sampler
 from edge_infer.engine.sampling_params import SamplingParams
 from edge_infer.text.detokenizer import StreamDetokenizer
@@ -63,6 +64,7 @@ class Sequence:
     end_token_ids: frozenset[int]
     priority: int = 0  # lower runs earlier
     cache_key: bytes = EMPTY_KEY  # sequences with another one share no computed blocks
+    lookup: PromptLookup | None = None  # proposes draft tokens
     wants_hidden: bool = False  # ends after the prompt, with the last token's hidden state
     number: int = field(default_factory=lambda: next(_numbers))
     output_token_ids: list[int] = field(default_factory=list)
@@ -86,6 +88,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens not yet in the KV cache."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def num_tokens_left(self) -> int:
+        """Tokens it may still get."""
+        return self.max_tokens - len(self.output_token_ids)
 
     @property
     def stop_reason(self) -> str | int | None:

@@ -46,6 +46,9 @@ class EngineStats:
     prefix_cache_hits: int  # tokens
     prompt_tokens: int
     generation_tokens: int
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int  # of the drafts
 
 
 class Generation:
@@ -173,8 +176,8 @@ class AsyncEngine:
         """
         self._check_open()
         build = self.engine.requests.build
-        quick = not isinstance(prompt, str) or len(prompt) <= MAX_INLINE_CHARACTERS
-        if quick:
+        short = not isinstance(prompt, str) or len(prompt) <= MAX_INLINE_CHARACTERS
+        if short and params.structured_outputs is None:  # a grammar takes time to compile
             sequences = build(prompt, params, n=n, priority=priority, cache_salt=cache_salt)
         else:
             sequences = await asyncio.to_thread(
@@ -212,6 +215,9 @@ class AsyncEngine:
             prefix_cache_hits=scheduler.prefix_cache_hits,
             prompt_tokens=self._core.num_prompt_tokens,
             generation_tokens=self._core.num_generated_tokens,
+            drafts=self._core.num_drafts,
+            draft_tokens=self._core.num_draft_tokens,
+            accepted_tokens=self._core.num_accepted_tokens,
         )
 
     def cancel(self, sequences: Seq[Sequence]) -> None:

@@ -27,6 +27,9 @@ _COUNTERS = {
     "prefix_cache_hits": ("vllm:prefix_cache_hits", "Tokens found in the prefix cache"),
     "prompt_tokens": ("vllm:prompt_tokens", "Prompt tokens computed"),
     "generation_tokens": ("vllm:generation_tokens", "Tokens generated"),
+    "drafts": ("vllm:spec_decode_num_drafts", "Drafts verified"),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens", "Draft tokens verified"),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that came true"),
 }
 
 

@@ -14,6 +14,13 @@ from edge_infer.engine.scheduler import Scheduled, Scheduler
 _numbers = count()
 
 
+class FakeLookup:
+    """Proposes as much as it may."""
+
+    def propose(self, _: object, limit: int) -> list[int]:
+        return [7] * limit
+
+
 @dataclass(eq=False)
 class FakeSequence:
     """Just what the scheduler reads of a sequence."""
@@ -25,6 +32,8 @@ class FakeSequence:
     priority: int = 0
     num_published: int = 0
     num_cached_tokens: int | None = None
+    lookup: FakeLookup | None = None
+    num_tokens_left: int = 100
     content: str = ""  # sequences with the same one begin with the same tokens
 
     @property
@@ -190,3 +199,36 @@ def test_a_preempted_sequence_takes_back_what_is_still_there() -> None:
     run_step(scheduler)
     assert second.num_computed == second.num_tokens - 1 or second.num_pending == 1
     assert scheduler.prefix_cache_hits > 0
+
+
+def drafting(count: int, *, blocks: int = 64, tokens: int = 32) -> Scheduler:
+    """A scheduler with sequences of 7 tokens that decode and have much to propose."""
+    scheduler = Scheduler(
+        BlockPool(blocks, 8), max_num_seqs=9, max_num_batched_tokens=tokens, max_draft_tokens=12
+    )
+    for _ in range(count):
+        scheduler.add(FakeSequence(6, lookup=FakeLookup()))
+    run_step(scheduler)
+    return scheduler
+
+
+def test_drafts_are_shared_out() -> None:
+    scheduler = drafting(3, tokens=18)
+    assert [len(item.draft) for item in scheduler.schedule()] == [4, 4, 4]
+    scheduler = drafting(2, tokens=12)
+    assert [len(item.draft) for item in scheduler.schedule()] == [5, 5]  # 2 + 10 tokens
+
+
+def test_drafts_end_with_the_output() -> None:
+    scheduler = drafting(2)
+    scheduler.running[0].num_tokens_left = 3  # type: ignore[misc]
+    scheduler.running[1].num_tokens_left = 1  # type: ignore[misc]
+    assert [len(item.draft) for item in scheduler.schedule()] == [2, 0]
+
+
+def test_nobody_gives_way_for_a_draft() -> None:
+    scheduler = drafting(3, blocks=4)
+    step = scheduler.schedule()
+    # 7 tokens and 4 drafts need a second block each; there is one to give.
+    assert [len(item.draft) for item in step] == [4, 0, 0]
+    assert scheduler.num_preemptions == 0

@@ -17,6 +17,9 @@ STATS = EngineStats(
     prefix_cache_hits=60,
     prompt_tokens=500,
     generation_tokens=50,
+    drafts=4,
+    draft_tokens=12,
+    accepted_tokens=9,
 )
 
 
@@ -37,6 +40,9 @@ def test_the_engines_figures() -> None:
         "vllm:prefix_cache_hits_total": 60,
         "vllm:prompt_tokens_total": 500,
         "vllm:generation_tokens_total": 50,
+        "vllm:spec_decode_num_drafts_total": 4,
+        "vllm:spec_decode_num_draft_tokens_total": 12,
+        "vllm:spec_decode_num_accepted_tokens_total": 9,
     }
     for name, value in expected.items():
         assert found[f'{name}{{model_name="m"}}'] == value
