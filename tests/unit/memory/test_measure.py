@@ -1,4 +1,5 @@
 import ctypes
+import gc
 import mmap
 import os
 import subprocess
@@ -85,14 +86,16 @@ def test_address_memory_counts_touched_pages_of_a_range() -> None:
 
 
 def test_peak_outlives_what_caused_it() -> None:
+    gc.collect()
     before = process_tree_memory()
     with PeakSampler(interval_seconds=0.01) as peak:
         data = bytearray(b"x") * (64 * MIB)
-        _wait_for(lambda: peak.peak_anonymous > before.anonymous + 60 * MIB)
+        # Half of it, as what other tests left in this process tree may go away meanwhile.
+        _wait_for(lambda: peak.peak_anonymous > before.anonymous + 32 * MIB)
         del data
     after = process_tree_memory()
-    assert after.anonymous < before.anonymous + 32 * MIB
-    assert peak.peak_total > before.pss + 60 * MIB
+    assert after.anonymous < before.anonymous + 16 * MIB
+    assert peak.peak_total > before.pss + 32 * MIB
     assert peak.peak_total >= peak.peak.pss
     assert peak.overhead_seconds > 0
 
