@@ -24,6 +24,7 @@ from edge_infer.server.state import ServerState
 # Each module has a `router`; the order is that of the OpenAPI document.
 ROUTES = (
     "routes_chat",
+    "routes_responses",
     "routes_completions",
     "routes_embeddings",
     "routes_tokenize",

@@ -233,7 +233,9 @@ def _call(state: ServerState, values: dict[str, Any]) -> ChatCall:
         tools=values.get("tools", ()),
         tool_choice=_tool_choice(values),
         parallel_tool_calls=values.get("parallel_tool_calls", True),
-        template_kwargs=_template_kwargs(state, values),
+        template_kwargs=template_kwargs(
+            state, values.get("chat_template_kwargs", {}), values.get("reasoning_effort")
+        ),
         add_generation_prompt=values.get("add_generation_prompt", True),
         priority=values.get("priority", 0),
         cache_salt=values.get("cache_salt", ""),
@@ -256,20 +258,31 @@ def _tool_choice(values: Mapping[str, Any]) -> str | Mapping[str, Any]:
     return choice
 
 
-def _template_kwargs(state: ServerState, values: Mapping[str, Any]) -> dict[str, Any]:
-    kwargs = dict(values.get("chat_template_kwargs", {}))
-    for name in kwargs:
+def template_kwargs(
+    state: ServerState,
+    given: Mapping[str, Any],
+    effort: str | None,
+    *,
+    param: str = "reasoning_effort",
+) -> dict[str, Any]:
+    """Variables of the chat template: those given, and what asks for an effort of reasoning.
+
+    param: the parameter that names the effort. Raises ParameterError.
+    """
+    for name in given:
         if name in _RESERVED or not name.isidentifier():
             raise ParameterError(
                 f"chat_template_kwargs has {name[:40]!r}, which is not a variable it may set",
                 param=f"chat_template_kwargs.{name}",
             )
-    if (effort := values.get("reasoning_effort")) is not None:
-        kwargs = {**reasoning_kwargs(state.tokenizer.chat_template or "", effort), **kwargs}
-    return kwargs
+    if effort is None:
+        return dict(given)
+    return {**reasoning_kwargs(state.tokenizer.chat_template or "", effort, param=param), **given}
 
 
-def reasoning_kwargs(template: str, effort: str) -> dict[str, Any]:
+def reasoning_kwargs(
+    template: str, effort: str, *, param: str = "reasoning_effort"
+) -> dict[str, Any]:
     """Template variables that ask for an effort. Raises ParameterError if none can."""
     if effort == "none":
         return {"enable_thinking": False}
@@ -277,4 +290,4 @@ def reasoning_kwargs(template: str, effort: str) -> dict[str, Any]:
         return {"reasoning_effort": effort}
     if "enable_thinking" in template:
         return {"enable_thinking": True}
-    raise unsupported("reasoning_effort", "this model does not reason")
+    raise unsupported(param, "this model does not reason")
