@@ -25,6 +25,7 @@ from edge_infer.server.state import ServerState
 ROUTES = (
     "routes_chat",
     "routes_responses",
+    "routes_messages",
     "routes_completions",
     "routes_embeddings",
     "routes_tokenize",

@@ -130,7 +130,9 @@ ERROR_SCHEMA: dict[str, Any] = {
 }
 
 
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(
+    *statuses: int, schema: dict[str, Any] = ERROR_SCHEMA
+) -> dict[int | str, dict[str, Any]]:
     """OpenAPI's `responses` of these error statuses."""
     reasons = {
         400: "The request cannot be served as asked",
@@ -143,5 +145,5 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         501: "This model or build cannot do it",
         503: "Too many requests wait",
     }
-    content = {"application/json": {"schema": ERROR_SCHEMA}}
+    content = {"application/json": {"schema": schema}}
     return {status: {"description": reasons[status], "content": content} for status in statuses}

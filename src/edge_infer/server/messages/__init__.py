@@ -1,0 +1,1 @@
+"""The Messages API: its requests read, its answers written."""
