@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.http_client import Exchange, ResponseError, exchange, parse, request_bytes
+from harness.http_client import Exchange, ResponseError, exchange, request_bytes
+from harness.replies import read_stream
 from harness.server_process import HOST
 
 COMPLETIONS = "/v1/completions"
@@ -93,29 +94,13 @@ class LoadRun:
     client_cpu_seconds: float
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A complete answer of /v1/completions with one choice.
-
-    Attributes:
-        arrivals: when each event with text came, `time.perf_counter` seconds; empty where the
-            answer was not streamed.
-        reason: finish_reason.
-    """
-
-    text: str
-    usage: dict[str, Any]
-    reason: str | None
-    arrivals: list[float]
-
-
 def read_answer(done: Exchange, traffic: Traffic, stream: int, turn: int, origin: float) -> Answer:
     """Check one answer against what was asked for; a deviation becomes its failure."""
     arrivals: list[float] = []
     tokens, cached, failure = 0, None, None
     try:
-        stream_read = read_stream(done)
-        arrivals, usage, reason = stream_read.arrivals, stream_read.usage, stream_read.reason
+        reply = read_stream(done)
+        arrivals, usage, (reason,) = reply.arrivals, reply.usage, reply.reasons
         tokens = usage["completion_tokens"]
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         if usage["prompt_tokens"] != traffic.prompt_tokens:
@@ -124,62 +109,12 @@ def read_answer(done: Exchange, traffic: Traffic, stream: int, turn: int, origin
             failure = f"{tokens} tokens, ended by {reason!r}, asked for {traffic.n_gen}"
         elif len(arrivals) < 2:
             failure = f"{len(arrivals)} events with text, at least 2 are needed"
-    except (ResponseError, KeyError, TypeError) as error:
+    except (ResponseError, KeyError, TypeError, ValueError) as error:
         failure = f"{type(error).__name__}: {error}"
     shifted = [arrival - origin for arrival in arrivals]
     return Answer(
         stream, turn, done.sent - origin, done.ended - origin, shifted, tokens, cached, failure
     )
-
-
-def read_stream(done: Exchange) -> Completion:
-    """Return a streamed answer.
-
-    Raises:
-        ResponseError: if it is not a stream of completion events that ends as it should.
-    """
-    response = parse(done)
-    if response.status != 200:
-        raise ResponseError(f"status {response.status}: {response.body[:300]!r}")
-    if not response.events or response.events[-1][1] != b"[DONE]":
-        raise ResponseError(f"the stream does not end with [DONE]: {response.body[-300:]!r}")
-    texts: list[str] = []
-    arrivals: list[float] = []
-    usage: dict[str, Any] | None = None
-    reason: str | None = None
-    for arrival, data in response.events[:-1]:
-        try:
-            event = json.loads(data)
-        except ValueError as error:
-            raise ResponseError(f"an event is no JSON: {data[:200]!r}") from error
-        if "error" in event:
-            raise ResponseError(f"an event holds an error: {data[:300]!r}")
-        usage = event.get("usage") or usage
-        for choice in event.get("choices", ()):
-            reason = choice.get("finish_reason") or reason
-            if choice.get("text"):
-                texts.append(choice["text"])
-                arrivals.append(arrival)
-    if usage is None:
-        raise ResponseError("the stream has no usage")
-    return Completion("".join(texts), usage, reason, arrivals)
-
-
-def read_whole(done: Exchange) -> Completion:
-    """Return an answer that came in one piece.
-
-    Raises:
-        ResponseError: if it is none.
-    """
-    response = parse(done)
-    if response.status != 200:
-        raise ResponseError(f"status {response.status}: {response.body[:300]!r}")
-    body = response.json()
-    try:
-        (choice,) = body["choices"]
-        return Completion(choice["text"], body["usage"], choice["finish_reason"], [])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ResponseError(f"not a completion ({error!r}): {response.body[:300]!r}") from error
 
 
 def encode(port: int, body: dict[str, Any], path: str = COMPLETIONS) -> bytes:
