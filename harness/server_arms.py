@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.arm import ReadError
-from harness.server_process import ServerProcess, free_port, get
+from harness.server_process import ServerProcess, get, serving
 
 PROOF_SECONDS = 120.0
 
@@ -141,17 +140,15 @@ class EdgeInferServe:
 def launch(
     arm: ServerArm, seats: Seats, timeout_seconds: float, extra: Sequence[str] = ()
 ) -> Iterator[ServerProcess]:
-    """Run an arm's server on a free port, its log in a folder that ends with it.
+    """Run an arm's server on a free port.
 
     Raises:
         ServerError: if it is not ready within `timeout_seconds`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
-        command = [*arm.command(port, seats), *extra]
-        log = Path(folder) / "log"
-        with ServerProcess(command, port, log, arm.ready_path, timeout_seconds) as server:
-            yield server
+    with serving(
+        lambda port: [*arm.command(port, seats), *extra], arm.ready_path, timeout_seconds
+    ) as server:
+        yield server
 
 
 def read_status(text: str, threads: int) -> dict[str, Any]:

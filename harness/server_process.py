@@ -7,7 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -169,3 +172,22 @@ class ServerProcess:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+
+
+@contextmanager
+def serving(
+    command: Callable[[int], list[str]], ready_path: str, timeout_seconds: float
+) -> Iterator[ServerProcess]:
+    """Run a server on a free port, its log in a folder that ends with it.
+
+    Args:
+        command: makes the command line that serves on a port.
+
+    Raises:
+        ServerError: if it is not ready within `timeout_seconds`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        log = Path(folder) / "log"
+        with ServerProcess(command(port), port, log, ready_path, timeout_seconds) as server:
+            yield server
