@@ -253,5 +253,7 @@ def _template_kwargs(state: ServerState, values: Mapping[str, Any]) -> dict[str,
             raise unsupported("thinking", "this model does not reason")
         kwargs["enable_thinking"] = True
     elif thinking == "disabled":
+        if "</think>" in template and "enable_thinking" not in template:
+            raise unsupported("thinking", "this model always reasons")
         kwargs["enable_thinking"] = False
     return {**kwargs, **template_kwargs(state, values.get("chat_template_kwargs", {}), None)}
