@@ -19,7 +19,7 @@ from typing import Any
 from baselines.llama_cpp.build import BuildError
 from baselines.llama_cpp.serve import LlamaServer, Variant
 
-from harness import comparison, server_comparison
+from harness import comparison, server_comparison, server_targets
 from harness.arm import ReadError
 from harness.report_file import REPOSITORY, provenance, report_path, version, write_report
 from harness.server_arms import EdgeInferServe, Seats, ServerArm
@@ -180,6 +180,7 @@ def compare(options: argparse.Namespace, arms: list[ServerArm]) -> dict[str, Any
         name: {**shown, **server_comparison.arm_result([run for run in runs if run.arm == name])}
         for name, shown in about.items()
     }
+    ratios = server_comparison.ratios(results, OURS, options.seed)
     return {
         **report,
         "loads": [vars(load) for load in loads],
@@ -192,7 +193,8 @@ def compare(options: argparse.Namespace, arms: list[ServerArm]) -> dict[str, Any
         "seed": options.seed,
         "orders": orders,
         "arms": results,
-        "ratios": server_comparison.ratios(results, OURS, options.seed),
+        "ratios": ratios,
+        "targets": server_targets.judge(ratios),
         "runs": [server_comparison.run_record(run) for run in runs],
     }
 

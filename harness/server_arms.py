@@ -58,12 +58,16 @@ class ServerArm(Protocol):
 
 
 def completion_body(prompt: list[int], n_gen: int, model: str) -> dict[str, Any]:
-    """Return the request all arms get."""
+    """Return the request all arms get.
+
+    top_k is for llama-server, which at temperature 0 would still sort the 40 likeliest tokens.
+    """
     return {
         "model": model,
         "prompt": prompt,
         "max_tokens": n_gen,
         "temperature": 0,
+        "top_k": 1,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness import server_targets
 from harness.comparison import DISTURBED_SHARE, MIB
 from harness.load_figures import MEASURES, Figures, figures, raw_record
 from harness.machine import load_now, others_share, steal_share
@@ -226,6 +227,7 @@ def table(report: dict[str, Any]) -> str:
                 for ratio in (by_measure[measure] for measure in MEASURES)
             ]
             lines.append(f"| {name} | {' | '.join(values)} |")
+    lines += server_targets.lines(report["targets"])
     if report["ratios"] and report["passes"] < 9:
         lines += ["", "fewer than 9 passes: the intervals are unreliable"]
     lines += _disturbed(load for run in report["runs"] for load in run["loads"])

@@ -212,7 +212,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-gen", type=int, default=128, help="tokens")
     parser.add_argument("--token-range", type=int, nargs=2, default=[1000, 40000])
     # Small enough to be in use as a whole within the first minute, and for preemptions.
-    parser.add_argument("--kv-budget", default="256MiB")
+    parser.add_argument("--kv-budget", default="160MiB")
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one request")
     parser.add_argument("--seed", type=int, default=0)

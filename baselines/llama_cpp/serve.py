@@ -79,7 +79,8 @@ class LlamaServer:
         return [
             *("-np", str(seats.streams), "-c", str(seats.streams * seats.context_tokens)),
             *("-t", threads, "-tb", threads, "-fa", flash),
-            *("--cont-batching", "--cache-prompt", "--metrics", "--no-ui"),
+            # Every slot keeps its own prompt; copies of prompts in RAM would only cost time.
+            *("--cont-batching", "--cache-prompt", "--cache-ram", "0", "--metrics", "--no-ui"),
             *self._extra,
         ]
 
