@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -246,3 +247,21 @@ def test_a_client_that_goes_frees_its_place(server: RunningServer) -> None:
         await client.close()
 
     asyncio.run(main())
+
+
+def test_a_stop_ends_the_stream_with_an_error(start_server: Callable[..., RunningServer]) -> None:
+    server = start_server(ends=True)
+    with anthropic.Anthropic(base_url=server.base_url, api_key="none", max_retries=0) as client:
+        stream = client.messages.create(
+            model=MODEL,
+            messages=QUESTION,
+            max_tokens=4000,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        assert next(stream).type == "message_start"
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(anthropic.APIStatusError, match="shutting down") as error:
+            list(stream)
+    assert isinstance(error.value.body, dict)
+    assert error.value.body["error"]["type"] == "api_error"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -245,6 +246,24 @@ def test_a_client_that_goes_frees_its_place(server: RunningServer) -> None:
         await client.close()
 
     asyncio.run(main())
+
+
+def test_a_stop_fails_the_response(start_server: Callable[..., RunningServer]) -> None:
+    server = start_server(ends=True)
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
+        stream = client.responses.create(
+            model=MODEL, input=QUESTION, stream=True, extra_body={"ignore_eos": True}
+        )
+        events = [next(stream)]
+        server.process.send_signal(signal.SIGTERM)
+        events.extend(stream)
+    last = events[-1]
+    assert last.type == "response.failed"
+    assert last.sequence_number == len(events) - 1
+    assert last.response.status == "failed"
+    assert last.response.error is not None
+    assert last.response.error.code == "server_error"
+    assert "shutting down" in last.response.error.message
 
 
 async def until_running(server: RunningServer, count: int) -> None:
