@@ -11,6 +11,9 @@ import numpy as np
 
 from harness.traffic import Answer, LoadRun
 
+# Events that came in one segment have no gap; ratios need a positive one.
+CLOCK_MS = 0.001
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -80,8 +83,8 @@ def figures(load: LoadRun, prompt_tokens: int, cores: int) -> Figures:
         total_tok_s=(output + prompt_tokens * len(answers)) / load.wall_seconds,
         ttft_p50_ms=float(np.percentile(first_ms, 50)),
         ttft_p95_ms=float(np.percentile(first_ms, 95)),
-        gap_p50_ms=float(np.percentile(gaps, 50)),
-        gap_p95_ms=float(np.percentile(gaps, 95)),
+        gap_p50_ms=max(CLOCK_MS, float(np.percentile(gaps, 50))),
+        gap_p95_ms=max(CLOCK_MS, float(np.percentile(gaps, 95))),
         requests=len(answers),
         wall_seconds=load.wall_seconds,
         tokens_per_event=output / sum(len(answer.arrivals) for answer in answers),

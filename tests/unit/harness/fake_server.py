@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(texts) * count,
         }
         choices = [self.choice(i, "".join(texts), "length", "message", chat) for i in range(count)]
-        if not body["stream"]:
+        if not body.get("stream"):
             answer = {"choices": choices, "usage": usage}
             self.reply("application/json", json.dumps(answer).encode())
             return
