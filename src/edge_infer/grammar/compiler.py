@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edge_infer.grammar.errors import GrammarError
+from edge_infer.grammar.faults import reworded
 from edge_infer.grammar.matcher import Matcher
 from edge_infer.grammar.opening import Opening
 from edge_infer.grammar.outputs import StructuredOutputs
@@ -102,16 +103,15 @@ def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
         form = outputs.form
         matcher = _matcher(tokenizer, _source(outputs))
         if matcher.is_error():
-            raise GrammarError(f"{form}: {_brief(matcher.get_error())}")
+            fault = reworded(matcher.get_error(), with_position=form == "grammar")
+            raise GrammarError(f"{form}: {fault}")
     if warnings := matcher.get_grammar_warnings():
-        raise GrammarError(f"{form}: {'; '.join(map(_brief, warnings))}")
+        raise GrammarError(f"{form}: {'; '.join(map(reworded, warnings))}")
     # a copy, as asking also for the mask of a grammar without any text leaves an error behind
     probe = matcher.deep_copy()
     probe.compute_bitmask()
     if probe.is_stopped() and not probe.is_accepting():
-        reason = _brief(probe.get_error())
-        nothing = reason in ("", "NoExtension", "NoExtensionBias")
-        raise GrammarError(f"{form}: {'no text matches it' if nothing else reason}")
+        raise GrammarError(f"{form}: {reworded(probe.get_error())}")
     return matcher
 
 
@@ -172,11 +172,6 @@ def _check_size(name: str, text: str, limit: int) -> None:
     size = len(text.encode())
     if size > limit:
         raise GrammarError(f"{name} has {size} bytes; it must have at most {limit}")
-
-
-def _brief(message: str) -> str:
-    """llguidance's message on one line, with the position but without the quoted source."""
-    return " ".join(message.replace("<non-verbose/>", "").split())[:500]
 
 
 def _guarded(work: Callable[[], LLMatcher]) -> LLMatcher:

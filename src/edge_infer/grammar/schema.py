@@ -8,12 +8,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from edge_infer.grammar.endless import is_endless
 from edge_infer.grammar.errors import GrammarError
+from edge_infer.grammar.faults import reworded
 from edge_infer.grammar.formats import FORMATS
+from edge_infer.grammar.pointers import pointer, resolve
 
 MAX_SCHEMA_BYTES = 256 << 10
-MAX_SCHEMA_DEPTH = 64
+MAX_SCHEMA_DEPTH = 128  # keywords and names on the way to a part
 MAX_PARTS_EXPLAINED = 300
+_FALSE = "Unsatisfiable schema: schema is false"
 
 _SCHEMA = {"additionalProperties", "additionalItems"}
 _SCHEMA_OR_LIST = {"items"}
@@ -39,6 +43,8 @@ _PLAIN = {
     "required",
     "type",
 }
+_COUNTS = {"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"}
+_NUMBERS = {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"}
 SUPPORTED = _SCHEMA | _SCHEMA_OR_LIST | _LIST | _MAP | _PLAIN
 # say nothing about which values are valid
 ANNOTATIONS = {
@@ -74,7 +80,10 @@ def checked_schema(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         raise GrammarError(f"json_schema has {size} bytes; it must have at most {MAX_SCHEMA_BYTES}")
     if schema is False:
         raise _fault((), "is false, which no value matches")
-    return {} if schema is True else _Check(schema).subschema(schema, ())
+    checked = {} if schema is True else _Check(schema).subschema(schema, ())
+    if is_endless(checked):
+        raise _fault((), "no value is finite: a part needs itself without end")
+    return checked
 
 
 class _Check:
@@ -94,7 +103,7 @@ class _Check:
                 raise _fault(path, f"has the key {keyword!r}; keys are strings")
             if self._has_effect(keyword, value, path):
                 checked[keyword] = self._value(keyword, value, (*path, keyword))
-        return _with_format(checked, path)
+        return _with_disjoint_constants(_with_format(checked, path))
 
     def _has_effect(self, keyword: str, value: Any, path: tuple[str, ...]) -> bool:
         if keyword in SUPPORTED:
@@ -120,6 +129,12 @@ class _Check:
             return {name: self.subschema(item, (*path, name)) for name, item in value.items()}
         if keyword == "$ref":
             self._check_reference(value, path)
+        if keyword in _COUNTS and isinstance(value, float) and value.is_integer():
+            return int(value)
+        if keyword in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise _fault(path, f"is {_short(value)}; it must be a number")
+        if keyword == "required" and isinstance(value, list):
+            return list(dict.fromkeys(value)) if all(isinstance(n, str) for n in value) else value
         return value
 
     def _check_reference(self, reference: Any, path: tuple[str, ...]) -> None:
@@ -131,15 +146,39 @@ class _Check:
                 f"is {_short(reference)}; only references into this schema, "
                 "'#' or '#/...', are supported",
             )
-        target = self._root
-        for name in reference.split("/")[1:]:
-            name = _unescaped(name)
-            if isinstance(target, Mapping) and name in target:
-                target = target[name]
-            elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-                target = target[int(name)]
-            else:
-                raise _fault(path, f"is {_short(reference)}, which is not in the schema")
+        if resolve(self._root, reference) is None:
+            raise _fault(path, f"is {_short(reference)}, which is not in the schema")
+
+
+def _with_disjoint_constants(schema: dict[str, Any]) -> dict[str, Any]:
+    """`oneOf` constants that differ as `anyOf`, which is the same for them and can be compiled."""
+    alternatives = schema.get("oneOf", [])
+    if "anyOf" in schema or not all(
+        isinstance(part, Mapping) and part.keys() <= {"const", "enum", "type"}
+        for part in alternatives
+    ):
+        return schema
+    values: list[str] = []
+    for part in alternatives:
+        if "const" not in part and not isinstance(part.get("enum"), list):
+            return schema
+        own = part.get("enum", []) if "const" not in part else [part["const"]]
+        values += {_canonical(value) for value in own}
+    if len(values) != len(set(values)):
+        return schema
+    return {"anyOf" if key == "oneOf" else key: value for key, value in schema.items()}
+
+
+def _canonical(value: Any) -> str:
+    """Equal for values that are equal in JSON, where 1 and 1.0 are."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    elif isinstance(value, list):
+        return f"[{','.join(map(_canonical, value))}]"
+    elif isinstance(value, Mapping):
+        pairs = (f"{json.dumps(name)}:{_canonical(value[name])}" for name in sorted(value))
+        return f"{{{','.join(pairs)}}}"
+    return json.dumps(value)
 
 
 def _with_format(schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -171,11 +210,13 @@ def explain_fault(schema: Any, fault_of: Callable[[Any], str]) -> str:
         inner_path, inner = next(candidates, (path, None))
         if inner is None:
             break
-        inner_fault = fault_of(inner if isinstance(inner, bool) else {**shared, **inner})
+        inner_fault = _FALSE if inner is False else ""
+        if isinstance(inner, Mapping):
+            inner_fault = fault_of({**shared, **inner})
         if inner_fault == fault or (inner_fault and _is_cause(fault, inner_path[len(path) :])):
             path, part, fault = inner_path, inner, inner_fault
             candidates = _parts(part, path)
-    return f"{pointer(path)}: {' '.join(fault.split())}"
+    return f"{pointer(path)}: {reworded(fault)}"
 
 
 def _is_cause(fault: str, inner: tuple[str, ...]) -> bool:
@@ -202,18 +243,6 @@ def _parts(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         for below, item in inner:
             yield (*path, *below), item
             yield from _parts(item, (*path, *below))
-
-
-def pointer(path: tuple[str, ...]) -> str:
-    """`path` as a JSON pointer in a URI fragment: "#" is the whole."""
-    escaped = (str(name).replace("~", "~0").replace("/", "~1") for name in path)
-    return "/".join(["#", *escaped])
-
-
-def _unescaped(name: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(name).replace("~1", "/").replace("~0", "~")
 
 
 def _fault(path: tuple[str, ...], message: str) -> GrammarError:

@@ -1,1 +1,0 @@
-"""Masks over the vocabulary, and what ends a text."""
