@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 _SPACE = " \t\n\r"
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -11,6 +12,15 @@ _NUMBER_CHARACTERS = frozenset("+-.0123456789eE")
 _WORDS = ("true", "false", "null")
 _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 MAX_DEPTH = 256
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text, which NaN and Infinity are not. Raises ValueError."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 class JsonFault(ValueError):
