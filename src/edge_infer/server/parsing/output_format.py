@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edge_infer.text import Tokenizer
@@ -11,7 +12,14 @@ CallFormat = Literal["hermes", "llama3", "spark"]
 
 TOOL_CALL = ("<tool_call>", "</tool_call>")
 PYTHON_TAG = "<|python_tag|>"
+ARG_KEY = ("<arg_key>", "</arg_key>")
+ARG_VALUE = ("<arg_value>", "</arg_value>")
 _THINK = ("<think>", "</think>")
+_MARKERS: Mapping[CallFormat, tuple[str, ...]] = {
+    "hermes": TOOL_CALL,
+    "spark": (*TOOL_CALL, *ARG_KEY, *ARG_VALUE),
+    "llama3": (),  # its calls can be told without the tag
+}
 
 
 @dataclass(frozen=True)
@@ -25,14 +33,17 @@ class OutputFormat:
     reasoning: the markers around the reasoning; None when the model does not reason, or when the
         prompt has already closed the reasoning.
     reasoning_opened: whether the prompt ends inside the reasoning.
-    special_markers: whether a marker is a special token, so that the text must be made with
-        `skip_special_tokens=False` for the markers to be in it.
+    reasons: whether the answer has reasoning for certain: what constrains the answer begins
+        behind it.
+    special_ids: the markers that are special tokens, with their ids; the text must be made with
+        `skip_special_tokens=False` for them to be in it.
     """
 
     tool_calls: CallFormat | None = None
     reasoning: tuple[str, str] | None = None
     reasoning_opened: bool = False
-    special_markers: bool = False
+    reasons: bool = False
+    special_ids: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def call_format(self) -> CallFormat:
@@ -48,7 +59,7 @@ def detect_output_format(tokenizer: Tokenizer, *, prompt_text_end: str) -> Outpu
     """
     templates = tokenizer.chat_templates
     template = templates.get("tool_use") or templates.get("default") or ""
-    tool_calls = _call_format(template)
+    tool_calls = call_format(template)
     reasoning = _THINK if _THINK[1] in template else None
     end = prompt_text_end.rstrip()
     opened = end.endswith(_THINK[0])
@@ -56,17 +67,21 @@ def detect_output_format(tokenizer: Tokenizer, *, prompt_text_end: str) -> Outpu
         reasoning = _THINK
     elif end.endswith(_THINK[1]):
         reasoning = None
-    markers = list(reasoning or ())
-    if tool_calls in ("hermes", "spark"):
-        markers += TOOL_CALL
-    special = {tokenizer.token_id(marker) for marker in markers} & tokenizer.special_token_ids
-    return OutputFormat(tool_calls, reasoning, opened, bool(special))
+    # Some templates only remove reasoning from earlier turns; one with a switch has it on here.
+    reasons = opened or (reasoning is not None and "enable_thinking" in template)
+    special = {}
+    for marker in (*(reasoning or ()), *_MARKERS[tool_calls or "hermes"]):
+        token_id = tokenizer.token_id(marker)
+        if token_id is not None and token_id in tokenizer.special_token_ids:
+            special[marker] = token_id
+    return OutputFormat(tool_calls, reasoning, opened, reasons, special)
 
 
-def _call_format(template: str) -> CallFormat | None:
+def call_format(template: str) -> CallFormat | None:
+    """The notation of calls a template shows; None when it knows no tools."""
     if "tools" not in template:
         return None
-    if "<arg_key>" in template:
+    if ARG_KEY[0] in template:
         return "spark"
     if TOOL_CALL[0] in template:
         return "hermes"

@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_infer.server.parsing.output_format import TOOL_CALL
+from edge_infer.server.parsing.output_format import ARG_KEY, ARG_VALUE, TOOL_CALL
 from edge_infer.server.parsing.spark_values import argument_types, string_piece, value_as_json
 
-KEY = ("<arg_key>", "</arg_key>")
-VALUE = ("<arg_value>", "</arg_value>")
 MAX_NAME = 256  # characters of a name, of a tool or an argument, with the space around it
-_MEMBER = re.compile(rf"{KEY[0]}([^<]{{0,{MAX_NAME}}}){KEY[1]}\s*{VALUE[0]}")
+_MEMBER = re.compile(rf"{ARG_KEY[0]}([^<]{{0,{MAX_NAME}}}){ARG_KEY[1]}\s*{ARG_VALUE[0]}")
 _CALL_END = TOOL_CALL[1]
 
 
@@ -93,9 +91,9 @@ class SparkCall:
         return True
 
     def _value(self) -> bool:
-        end = self._text.find(VALUE[1])
+        end = self._text.find(ARG_VALUE[1])
         if end >= 0:
-            text, self._text = self._text[:end], self._text[end + len(VALUE[1]) :]
+            text, self._text = self._text[:end], self._text[end + len(ARG_VALUE[1]) :]
             if self._types == {"string"}:
                 self._given.append(string_piece(text) + '"')
             else:
@@ -103,7 +101,7 @@ class SparkCall:
             self._state = self._member
             return True
         if self._types == {"string"}:
-            sure = len(self._text) - (0 if self._final else begun(self._text, VALUE[1]))
+            sure = len(self._text) - (0 if self._final else begun(self._text, ARG_VALUE[1]))
             self._given.append(string_piece(self._text[:sure]))
             self._text = self._text[sure:]
         elif self._final:
@@ -114,17 +112,17 @@ class SparkCall:
 
 def _may_become_member(text: str) -> bool:
     """Whether text that is neither an argument nor the call's end may become that."""
-    if _CALL_END.startswith(text) or KEY[0].startswith(text):
+    if _CALL_END.startswith(text) or ARG_KEY[0].startswith(text):
         return True
-    if not text.startswith(KEY[0]):
+    if not text.startswith(ARG_KEY[0]):
         return False
-    key, bracket, rest = text[len(KEY[0]) :].partition("<")
+    key, bracket, rest = text[len(ARG_KEY[0]) :].partition("<")
     rest = bracket + rest
     if len(key) > MAX_NAME:
         return False
-    if not rest.startswith(KEY[1]):
-        return KEY[1].startswith(rest)
-    return VALUE[0].startswith(rest[len(KEY[1]) :].lstrip())
+    if not rest.startswith(ARG_KEY[1]):
+        return ARG_KEY[1].startswith(rest)
+    return ARG_VALUE[0].startswith(rest[len(ARG_KEY[1]) :].lstrip())
 
 
 def begun(text: str, marker: str) -> int:
