@@ -14,17 +14,27 @@ from edge_infer.grammar.matcher import Matcher
 from edge_infer.grammar.opening import Opening
 from edge_infer.grammar.outputs import StructuredOutputs
 from edge_infer.grammar.schema import checked_schema, explain_fault
+from edge_infer.grammar.trial import Trial
 from edge_infer.grammar.vocabulary import Vocabulary
 from edge_infer.text import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 MAX_TEXT_BYTES = 64 << 10  # of a regular expression, a grammar, or all choices together
 MAX_AFTER_BYTES = 1 << 10
 CACHED_GRAMMARS = 64
 # JSON's white space, but not without end: small models like to fill a page with it
 _WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+# bounds on the work for one grammar and for one token, in llguidance's units
+_LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 5_000_000,  # about 100 ms
+    "step_lexer_fuel": 200_000,  # about 14 ms
+    "step_max_items": 50_000,
+    "max_lexer_states": 100_000,  # 1 to 2 kB each
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,  # they would quote the whole grammar
+}
 _REGEX_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/<>@\"]")
 
 
@@ -50,7 +60,7 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._vocabulary: tuple[Vocabulary, LLTokenizer] | None = None
+        self._vocabulary: tuple[Vocabulary, LLTokenizer, Trial] | None = None
         self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -67,8 +77,8 @@ class GrammarCompiler:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        vocabulary, tokenizer = self._load()
-        start = _guarded(lambda: _start(outputs, tokenizer))
+        vocabulary, tokenizer, trial = self._load()
+        start = _guarded(lambda: _start(outputs, tokenizer, trial))
         opening = None
         if outputs.after is not None:
             _check_size("after", outputs.after, MAX_AFTER_BYTES)
@@ -80,38 +90,37 @@ class GrammarCompiler:
                 self._cache.popitem(last=False)
         return compiled
 
-    def _load(self) -> tuple[Vocabulary, LLTokenizer]:
+    def _load(self) -> tuple[Vocabulary, LLTokenizer, Trial]:
         with self._lock:
             if self._vocabulary is None:
                 vocabulary = Vocabulary(self._tokenizer, self._vocab_size)
-                self._vocabulary = vocabulary, vocabulary.for_llguidance()
+                trial = Trial(vocabulary, _LIMITS)
+                self._vocabulary = vocabulary, vocabulary.for_llguidance(), trial
             return self._vocabulary
 
 
-def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
+def _start(outputs: StructuredOutputs, tokenizer: LLTokenizer, trial: Trial) -> LLMatcher:
     """llguidance's matcher before the first token."""
-    if outputs.form == "json_schema":
-        assert outputs.json_schema is not None
+    form = outputs.form
+    if outputs.json_schema is not None:
         schema = checked_schema(outputs.json_schema)
-        matcher = _matcher(tokenizer, _from_schema(schema))
-        if matcher.is_error():
-            raise GrammarError(
-                f"json_schema at {explain_fault(schema, lambda part: _fault(_from_schema(part)))}"
-            )
-        form = "json_schema"
+        source = _from_schema(schema)
+        fault, nothing = trial.outcome(source)
+        if fault:
+            where = explain_fault(schema, lambda part: trial.outcome(_from_schema(part))[0])
+            raise GrammarError(f"json_schema at {where}")
     else:
-        form = outputs.form
-        matcher = _matcher(tokenizer, _source(outputs))
-        if matcher.is_error():
-            fault = reworded(matcher.get_error(), with_position=form == "grammar")
-            raise GrammarError(f"{form}: {fault}")
+        source = _source(outputs)
+        fault, nothing = trial.outcome(source)
+        if fault:
+            raise GrammarError(f"{form}: {reworded(fault, with_position=form == 'grammar')}")
+    if nothing:
+        raise GrammarError(f"{form}: {reworded(nothing)}")
+    matcher = _matcher(tokenizer, source)
+    if matcher.is_error():
+        raise GrammarError(f"{form}: {reworded(matcher.get_error())}")
     if warnings := matcher.get_grammar_warnings():
         raise GrammarError(f"{form}: {'; '.join(map(reworded, warnings))}")
-    # a copy, as asking also for the mask of a grammar without any text leaves an error behind
-    probe = matcher.deep_copy()
-    probe.compute_bitmask()
-    if probe.is_stopped() and not probe.is_accepting():
-        raise GrammarError(f"{form}: {reworded(probe.get_error())}")
     return matcher
 
 
@@ -137,35 +146,18 @@ def _from_schema(schema: Any) -> str:
 
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(
-        json.dumps(schema), overrides={"whitespace_pattern": _WHITESPACE, "lenient": False}
-    )
-
-
-def _fault(grammar: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.validate_grammar(grammar, limits=_limits())
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            json.dumps(schema), overrides={"whitespace_pattern": _WHITESPACE, "lenient": False}
+        )
+    except ValueError as error:
+        raise GrammarError(f"json_schema: {error}") from error
 
 
 def _matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits
 
-    return LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
-
-
-def _limits() -> LLParserLimits:
-    """Bounds on the work for one grammar and for one token, from llguidance's units."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        initial_lexer_fuel=5_000_000,  # about 100 ms
-        step_lexer_fuel=500_000,  # about 35 ms
-        step_max_items=50_000,
-        max_lexer_states=100_000,  # 1 to 2 kB each
-        max_grammar_size=200_000,
-        verbose_errors=False,  # they would quote the whole grammar
-    )
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
 
 
 def _check_size(name: str, text: str, limit: int) -> None:

@@ -3,21 +3,32 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edge_infer.grammar.errors import GrammarError
 from edge_infer.grammar.pointers import resolve
+
+MAX_REFERENCE_DEPTH = 100
 
 
 def is_endless(schema: Mapping[str, Any]) -> bool:
     """Whether recursion alone keeps every value of `schema` from being finite.
 
     Looks at references, required properties and needed items of a schema that has been checked.
+    Raises GrammarError when references lead to others too deep.
     """
     waiting = {reference: resolve(schema, reference) for reference in _references(schema)}
     ending: set[str] = set()
     # least fixed point: a reference ends once what it refers to ends by the ones already known
-    while found := {name for name, part in waiting.items() if _ends(part, ending)}:
+    for _ in range(MAX_REFERENCE_DEPTH):
+        found = {name for name, part in waiting.items() if _ends(part, ending)}
+        if not found:
+            break
         ending |= found
         for name in found:
             del waiting[name]
+    else:
+        raise GrammarError(
+            f"json_schema at #: references lead to references deeper than {MAX_REFERENCE_DEPTH}"
+        )
     return not _ends(schema, ending)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_infer.grammar.errors import GrammarError
+from edge_infer.grammar.faults import reworded
 from edge_infer.grammar.opening import Opening
 from edge_infer.grammar.vocabulary import Vocabulary
 
@@ -87,7 +88,8 @@ class Matcher:
 
     def _raise_if_failed(self) -> None:
         if self._state.is_error():
-            raise GrammarError(f"the grammar cannot be followed further: {self._state.get_error()}")
+            fault = reworded(self._state.get_error())
+            raise GrammarError(f"the grammar cannot be followed further: {fault}")
 
     def _refusal(self, token_id: int) -> GrammarError:
         known = 0 <= token_id < self._vocabulary.size

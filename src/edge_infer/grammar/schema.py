@@ -5,6 +5,7 @@ every keyword is either supported, an annotation, or an error with its JSON poin
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from edge_infer.grammar.pointers import pointer, resolve
 
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_SCHEMA_DEPTH = 128  # keywords and names on the way to a part
-MAX_PARTS_EXPLAINED = 300
+MAX_EXPLAIN_SECONDS = 0.3
 _FALSE = "Unsatisfiable schema: schema is false"
 
 _SCHEMA = {"additionalProperties", "additionalItems"}
@@ -199,14 +200,15 @@ def _with_format(schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any
 def explain_fault(schema: Any, fault_of: Callable[[Any], str]) -> str:
     """JSON pointer of the smallest part of `schema` that makes it faulty, and its fault.
 
-    `fault_of` compiles a schema and returns its fault, empty if it has none. Looks at no more than
-    a few hundred parts, as this only explains.
+    `fault_of` compiles a schema and returns its fault, empty if it has none. Looks at parts for no
+    more than a fraction of a second, as this only explains.
     """
+    deadline = time.monotonic() + MAX_EXPLAIN_SECONDS
     path: tuple[str, ...] = ()
     part, fault = schema, fault_of(schema)
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     candidates = _parts(part, path)
-    for _ in range(MAX_PARTS_EXPLAINED):
+    while time.monotonic() < deadline:
         inner_path, inner = next(candidates, (path, None))
         if inner is None:
             break
