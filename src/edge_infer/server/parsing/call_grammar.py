@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_infer.grammar import GrammarError, StructuredOutputs
@@ -74,8 +74,22 @@ def parameters_schema(function: Mapping[str, Any]) -> dict[str, Any]:
 def schema_error(index: int, error: GrammarError) -> ParameterError:
     """The refusal of a tool's schema."""
     path = f"tools[{index}].function.parameters"
-    message = str(error).removeprefix("json_schema ").removeprefix("json_schema: ")
+    message = str(error).removeprefix("json_schema ")
     return ParameterError(f"{path} {message}", param=path, code=error.code)
+
+
+def tools_fault(
+    tools: Sequence[Mapping[str, Any]],
+    compile_schema: Callable[[Mapping[str, Any]], None],
+    error: Exception,
+) -> ParameterError:
+    """The refusal of the tool whose schema `compile_schema` refuses too; else of all of them."""
+    for index, tool in enumerate(tools):
+        try:
+            compile_schema(parameters_schema(tool["function"]))
+        except GrammarError as fault:
+            return schema_error(index, fault)
+    return ParameterError(f"tools: {error}", param="tools", code="invalid_grammar")
 
 
 def _call(form: OutputFormat, index: int, name: str, schema: dict[str, Any]) -> list[str]:
