@@ -15,3 +15,8 @@ class ParameterError(RequestError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+    def renamed(self, old: str, new: str) -> ParameterError:
+        """The same refusal where a part of the path has another name."""
+        message = str(self).replace(old, new)
+        return ParameterError(message, param=self.param.replace(old, new), code=self.code)

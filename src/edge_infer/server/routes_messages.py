@@ -21,6 +21,7 @@ from edge_infer.server.messages.request import (
 )
 from edge_infer.server.messages.schemas import COUNT_RESPONSES, MESSAGE_RESPONSES
 from edge_infer.server.openai_words import json_request
+from edge_infer.server.parameter_error import ParameterError
 from edge_infer.server.sse import EventStream, sse_event
 from edge_infer.server.state import server_state
 
@@ -38,7 +39,10 @@ async def messages(request: Request) -> Response:
     """Answer a conversation, as Anthropic's Messages API."""
     state = server_state(request)
     asked = read_messages_request(state, await read_json(request))
-    generation = await start_chat(state, asked.call)
+    try:
+        generation = await start_chat(state, asked.call)
+    except ParameterError as error:
+        raise error.renamed("].function.parameters", "].input_schema") from error
     writer = MessageWriter(state.model_id)
     if asked.stream:
         events = _stream(writer, generation)

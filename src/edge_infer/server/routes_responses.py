@@ -13,6 +13,7 @@ from edge_infer.server.errors import ApiError
 from edge_infer.server.generating import cancelled_on_disconnect
 from edge_infer.server.limits import read_json
 from edge_infer.server.openai_words import json_request
+from edge_infer.server.parameter_error import ParameterError
 from edge_infer.server.responses.answer import ResponseWriter, response_usage
 from edge_infer.server.responses.request import (
     RESPONSES_REQUEST_SCHEMA,
@@ -61,6 +62,8 @@ async def _start(state: ServerState, asked: ResponsesRequest) -> ChatGeneration:
         return await start_chat(state, asked.call)
     except ChatTemplateError as error:
         raise ApiError(400, str(error), code="chat_template_error", param="input") from error
+    except ParameterError as error:
+        raise error.renamed("].function.parameters", "].parameters") from error
 
 
 async def _stream(writer: ResponseWriter, generation: ChatGeneration) -> AsyncIterator[bytes]:

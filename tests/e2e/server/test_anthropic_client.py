@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -265,3 +266,92 @@ def test_a_stop_ends_the_stream_with_an_error(start_server: Callable[..., Runnin
             list(stream)
     assert isinstance(error.value.body, dict)
     assert error.value.body["error"]["type"] == "api_error"
+    assert server.process.wait(10) == 0
+
+
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Paris", "Rome"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
+WEATHER_QUESTION = {"role": "user", "content": "How is the weather in Rome?"}
+FORCED: dict[str, Any] = {
+    **GREEDY,
+    "max_tokens": 200,
+    "messages": [WEATHER_QUESTION],
+    "tools": [WEATHER, {**WEATHER, "name": "get_climate"}],
+}
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_climate"}])
+def test_a_forced_call_keeps_the_schema(
+    client: anthropic.Anthropic, choice: dict[str, Any]
+) -> None:
+    choice = {**choice, "disable_parallel_tool_use": True}
+    answer = client.messages.create(**FORCED, tool_choice=choice)
+    assert answer.stop_reason == "tool_use"
+    (call,) = answer.content
+    assert call.type == "tool_use"
+    assert call.name == choice.get("name", call.name)
+    assert call.name in {"get_weather", "get_climate"}
+    assert call.input["city"] in {"Paris", "Rome"}
+    assert 1 <= call.input["days"] <= 9
+
+    pieces = []
+    with client.messages.stream(**FORCED, tool_choice=choice) as stream:
+        for event in stream:
+            if event.type == "input_json":
+                pieces.append(event.partial_json)
+        final = stream.get_final_message()
+    assert len(pieces) > 3
+    assert final.stop_reason == "tool_use"
+    (streamed,) = final.content
+    assert streamed.type == "tool_use"
+    assert (streamed.name, streamed.input) == (call.name, call.input)
+    assert json.loads("".join(pieces)) == call.input
+
+
+def test_a_schema_that_cannot_be_kept_names_its_tool(client: anthropic.Anthropic) -> None:
+    tool = {"name": "other", "input_schema": {"type": "object", "not": {}}}
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\[1\]\.input_schema at"):
+        client.messages.create(**{**FORCED, "tools": [WEATHER, tool]}, tool_choice={"type": "any"})
+
+
+def test_the_result_of_a_call_goes_into_the_conversation(client: anthropic.Anthropic) -> None:
+    first = client.messages.create(
+        **FORCED, tool_choice={"type": "any", "disable_parallel_tool_use": True}
+    )
+    (call,) = first.content
+
+    def after(result: str) -> anthropic.types.Message:
+        block = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+        messages = [WEATHER_QUESTION, first.to_param(), {"role": "user", "content": [block]}]
+        return client.messages.create(
+            **{**FORCED, "messages": messages}, tool_choice={"type": "none"}
+        )
+
+    second, third = after("Snow, -40 C, and a storm that does not end."), after("Sun.")
+    assert second.stop_reason in {"end_turn", "max_tokens"}
+    assert text_of(second)
+    read = [m.usage.input_tokens + (m.usage.cache_read_input_tokens or 0) for m in (second, third)]
+    assert read[0] > read[1] + 5  # the model reads the result
+
+
+def test_a_call_that_is_cut_is_no_call(client: anthropic.Anthropic) -> None:
+    arguments = {**FORCED, "tool_choice": {"type": "tool", "name": "get_weather"}}
+    whole = client.messages.create(**arguments)
+    arguments["max_tokens"] = whole.usage.output_tokens - 14  # within the call's input
+    with client.messages.stream(**arguments) as stream:
+        begun = stream.get_final_message().content
+    assert [block.type for block in begun] == ["tool_use"]
+    answer = client.messages.create(**arguments)
+    assert answer.stop_reason == "max_tokens"
+    assert answer.content == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -264,6 +265,87 @@ def test_a_stop_fails_the_response(start_server: Callable[..., RunningServer]) -
     assert last.response.error is not None
     assert last.response.error.code == "server_error"
     assert "shutting down" in last.response.error.message
+    assert server.process.wait(10) == 0
+
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Paris", "Rome"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
+FORCED: dict[str, Any] = {
+    "model": MODEL,
+    "temperature": 0,
+    "max_output_tokens": 200,
+    "input": "How is the weather in Rome?",
+    "tools": [WEATHER, {**WEATHER, "name": "get_climate"}],
+    "parallel_tool_calls": False,
+}
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "name": "get_climate"}], ids=["any", "named"]
+)
+def test_a_forced_call_keeps_the_schema(client: openai.OpenAI, choice: Any) -> None:
+    answer = client.responses.create(**FORCED, tool_choice=choice)
+    assert answer.status == "completed"
+    (call,) = answer.output
+    assert call.type == "function_call"
+    assert call.name == ("get_climate" if isinstance(choice, dict) else call.name)
+    assert call.name in {"get_weather", "get_climate"}
+    arguments = json.loads(call.arguments)
+    assert arguments["city"] in {"Paris", "Rome"}
+    assert 1 <= arguments["days"] <= 9
+    assert answer.output_text == ""
+    assert answer.tools[0].name == "get_weather"
+
+    events = list(client.responses.create(**FORCED, tool_choice=choice, stream=True))
+    kinds = [event.type for event in events]
+    assert kinds[2] == "response.output_item.added"
+    assert kinds[-3:] == [
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert len(deltas) > 3
+    assert "".join(deltas) == call.arguments
+    assert events[-3].arguments == call.arguments
+    assert events[-2].item.call_id == events[2].item.call_id
+    assert events[-1].response.output == [events[-2].item]
+
+
+def test_a_schema_that_cannot_be_kept_names_its_tool(client: openai.OpenAI) -> None:
+    tool = {**WEATHER, "name": "other", "parameters": {"type": "object", "not": {}}}
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(**{**FORCED, "tools": [WEATHER, tool]}, tool_choice="required")
+    assert error.value.code == "invalid_grammar"
+    assert error.value.param == "tools[1].parameters"
+    assert "tools[1].parameters" in error.value.message
+
+
+def test_the_result_of_a_call_goes_into_the_conversation(client: openai.OpenAI) -> None:
+    asked = {"role": "user", "content": FORCED["input"]}
+    first = client.responses.create(**{**FORCED, "input": [asked]}, tool_choice="required")
+    (call,) = first.output
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "Snow, -40 C."}
+    arguments = {**FORCED, "tool_choice": "none"}
+    second = client.responses.create(**{**arguments, "input": [asked, *first.output, output]})
+    assert second.output_text
+    assert [item.type for item in second.output] == ["message"]
+    other = {**output, "output": "Sun."}
+    third = client.responses.create(**{**arguments, "input": [asked, *first.output, other]})
+    assert third.usage.input_tokens < second.usage.input_tokens  # the model reads the output
 
 
 async def until_running(server: RunningServer, count: int) -> None:
