@@ -190,11 +190,11 @@ def test_an_empty_prompt(server: RunningServer) -> None:
     assert "no tokens" in answer.error["message"]
 
 
-def test_what_the_template_refuses_is_the_clients_error(server: RunningServer) -> None:
+def test_a_message_without_content_is_refused(server: RunningServer) -> None:
     answer = request(server.base_url, CHAT, {"messages": [{"role": "user", "content": None}]})
     assert answer.status == 400
-    assert answer.error["code"] == "chat_template_error"
-    assert answer.error["param"] == "messages"
+    assert answer.error["code"] == "missing_required_parameter"
+    assert answer.error["param"] == "messages[0].content"
 
 
 def test_roles_in_any_order(server: RunningServer) -> None:

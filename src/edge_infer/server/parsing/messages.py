@@ -51,6 +51,8 @@ def messages_for_template(
 
 def _message(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     result = {key: value for key, value in message.items() if value is not None}
+    if "content" not in result and result["role"] != "assistant":
+        raise _missing(f"{path}.content")
     result["content"] = _content(message.get("content"), f"{path}.content")
     calls = result.pop("tool_calls", None)
     if calls:
