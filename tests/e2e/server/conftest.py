@@ -27,10 +27,13 @@ class RunningServer:
 
 @contextlib.contextmanager
 def _running(
-    *options: str, env: dict[str, str] | None = None, ends: bool = False
+    *options: str,
+    model: str = "smollm2-135m",
+    env: dict[str, str] | None = None,
+    ends: bool = False,
 ) -> Iterator[RunningServer]:
     program = shutil.which("edge-infer", path=os.path.dirname(sys.executable)) or "edge-infer"
-    command = [program, "serve", "smollm2-135m", "--port", "0"]
+    command = [program, "serve", model, "--port", "0"]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     )
@@ -66,7 +69,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
-    """start_server(*options, env=None, ends=False) starts another one, ended after the test.
+    """start_server(*options, model=.., env=.., ends=..) starts another one, ended after the test.
 
     `ends` says that the test itself ends it.
     """
