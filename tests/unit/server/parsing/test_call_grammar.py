@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from tests.unit.server.parsing.conftest import MakeTokenizer
+from tests.unit.server.conftest import MakeTokenizer
 
 from edge_infer.grammar import GrammarCompiler, GrammarError
 from edge_infer.server.events import ContentDelta, ToolCallArguments, ToolCallStart

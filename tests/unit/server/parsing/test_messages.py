@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.server.parsing.conftest import HERMES, LLAMA3, SPARK, MakeTokenizer
+from tests.unit.server.conftest import HERMES, LLAMA3, SPARK, MakeTokenizer
 
 from edge_infer.server.parameter_error import ParameterError
 from edge_infer.server.parsing.messages import messages_for_template

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.server.parsing.conftest import HERMES, LLAMA3, SPARK, MakeTokenizer
+from tests.unit.server.conftest import HERMES, LLAMA3, SPARK, MakeTokenizer
 
 from edge_infer.server.parsing.output_format import OutputFormat, detect_output_format
 
