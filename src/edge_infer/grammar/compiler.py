@@ -35,7 +35,7 @@ _LIMITS: dict[str, Any] = {
     "max_grammar_size": 200_000,
     "verbose_errors": False,  # they would quote the whole grammar
 }
-_REGEX_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/<>@\"]")
+_PUNCTUATION = re.compile("[!-/:-@\\[-`{-~]")  # some of it operates in regular expressions
 
 
 class CompiledGrammar:
@@ -133,12 +133,16 @@ def _source(outputs: StructuredOutputs) -> str:
         _check_size("regex", outputs.regex, MAX_TEXT_BYTES)
         return LLMatcher.grammar_from_regex(outputs.regex)
     if outputs.choice is not None:
-        pattern = "|".join(_REGEX_META.sub(r"\\\g<0>", item) for item in outputs.choice)
-        _check_size("choice", pattern, MAX_TEXT_BYTES)
-        return LLMatcher.grammar_from_regex(pattern)
+        _check_size("choice", "".join(outputs.choice), MAX_TEXT_BYTES)
+        return LLMatcher.grammar_from_regex("|".join(map(_literally, outputs.choice)))
     assert outputs.grammar is not None
     _check_size("grammar", outputs.grammar, MAX_TEXT_BYTES)
     return LLMatcher.grammar_from_lark(outputs.grammar)
+
+
+def _literally(text: str) -> str:
+    """A regular expression for `text` alone."""
+    return _PUNCTUATION.sub(lambda mark: f"\\x{ord(mark[0]):02x}", text)
 
 
 def _from_schema(schema: Any) -> str:

@@ -70,9 +70,12 @@ class Matcher:
             if not self._ended and not self._state.is_accepting():
                 raise self._refusal(token_id)
             self._ended = True
-        elif self._state.is_stopped() or not self._state.consume_token(token_id):
+        elif self._state.is_stopped() or not self._may_follow(token_id):
             self._raise_if_failed()
             raise self._refusal(token_id)
+        else:
+            self._state.consume_token(token_id)
+            self._raise_if_failed()
 
     def _accept_before(self, opening: Opening, token_id: int) -> None:
         text = self._tail + self._vocabulary.token_bytes[token_id]
@@ -85,6 +88,10 @@ class Matcher:
         first = self._vocabulary.spell(text[end + len(opening.after) :])
         if first is None or not self._state.consume_tokens(first):
             raise self._refusal(token_id)
+
+    def _may_follow(self, token_id: int) -> bool:
+        known = 0 <= token_id < self._vocabulary.size
+        return known and self._state.validate_tokens([token_id]) == 1
 
     def _raise_if_failed(self) -> None:
         if self._state.is_error():
