@@ -98,6 +98,7 @@ _OF_ROLE = {
     "assistant": ("text", "thinking", "tool_use"),
     "system": ("text",),
 }
+_TEXTS = ("content", "reasoning_content")
 _MESSAGE = Table(
     {
         "role": Field(String(tuple(_OF_ROLE)), required=True),
@@ -141,7 +142,7 @@ def chat_messages(
                     param=f"{param}.type",
                 )
             turns.add(role, block, param)
-    if turns.messages[-1]["role"] == "assistant":
+    if given[-1]["role"] == "assistant":
         raise ParameterError(
             f"messages[{len(given) - 1}].role is 'assistant'; "
             "the last message must be the user's, for an answer begins a message",
@@ -151,16 +152,23 @@ def chat_messages(
 
 
 class _Turns:
-    """Chat messages as they are put together."""
+    """Chat messages as they are put together: texts are lists of lines until all are there."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._names: dict[str, str] = {}  # id of a tool_use to the tool
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages that were put together."""
+        return [
+            {k: "\n".join(v) if k in _TEXTS else v for k, v in message.items()}
+            for message in self._messages
+        ]
 
     def say(self, role: str, text: str) -> None:
         """Text of a turn."""
-        message = self._turn(role)
-        message["content"] += f"\n{text}" if message["content"] else text
+        self._turn(role)["content"].append(text)
 
     def add(self, role: str, block: Mapping[str, Any], param: str) -> None:
         """A block of a turn."""
@@ -168,10 +176,7 @@ class _Turns:
             case "text":
                 self.say(role, block["text"])
             case "thinking":
-                message = self._turn(role)
-                before = message.get("reasoning_content")
-                text = block["thinking"]
-                message["reasoning_content"] = text if before is None else f"{before}\n{text}"
+                self._turn(role).setdefault("reasoning_content", []).append(block["thinking"])
             case "tool_use":
                 self._names[block["id"]] = block["name"]
                 arguments = json.dumps(block["input"], ensure_ascii=False)
@@ -190,13 +195,13 @@ class _Turns:
         text = _joined(block.get("content", ""))
         if block.get("is_error"):
             text = f"Error: {text}"
-        message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
-        self.messages.append(message)
+        message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": [text]}
+        self._messages.append(message)
 
     def _turn(self, role: str) -> dict[str, Any]:
-        if not self.messages or self.messages[-1]["role"] != role:
-            self.messages.append({"role": role, "content": ""})
-        return self.messages[-1]
+        if not self._messages or self._messages[-1]["role"] != role:
+            self._messages.append({"role": role, "content": []})
+        return self._messages[-1]
 
 
 def _joined(content: str | Sequence[Mapping[str, Any]]) -> str:

@@ -143,31 +143,33 @@ def messages_of_input(
 
 
 class _Conversation:
-    """Messages as they are put together."""
+    """Messages as they are put together: texts are lists until all are there."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._names: dict[str, str] = {}  # call id to function
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages that were put together."""
+        separators = {"content": "\n\n", "reasoning_content": "\n"}
+        return [
+            {k: separators[k].join(v) if k in separators else v for k, v in message.items()}
+            for message in self._messages
+        ]
 
     def say(self, role: str, text: str) -> None:
         """A message's text."""
         if role == "assistant":
-            message = self._assistant()
-            if message["content"] or "tool_calls" in message:
-                message = self._begin("assistant")
-            message["content"] = text
-        elif role == "system" and [m["role"] for m in self.messages] == ["system"]:
-            self.messages[0]["content"] += f"\n\n{text}"
+            self._thinking_assistant()["content"].append(text)
+        elif role == "system" and len(self._messages) == 1 and self._last_role == "system":
+            self._messages[0]["content"].append(text)
         else:
-            self._begin(role)["content"] = text
+            self._begin(role)["content"].append(text)
 
     def reason(self, text: str) -> None:
         """The assistant's reasoning, before its text and calls."""
-        message = self._assistant()
-        if message["content"] or "tool_calls" in message:
-            message = self._begin("assistant")
-        before = message.get("reasoning_content")
-        message["reasoning_content"] = text if before is None else f"{before}\n{text}"
+        self._thinking_assistant().setdefault("reasoning_content", []).append(text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """A call of the assistant's."""
@@ -184,17 +186,26 @@ class _Conversation:
                 param=param,
             )
         message = self._begin("tool")
-        message.update(tool_call_id=call_id, name=name, content=output)
+        message.update(tool_call_id=call_id, name=name, content=[output])
+
+    @property
+    def _last_role(self) -> str | None:
+        return self._messages[-1]["role"] if self._messages else None
+
+    def _thinking_assistant(self) -> dict[str, Any]:
+        """The assistant's message that has no text and no calls yet."""
+        message = self._assistant()
+        if message["content"] or "tool_calls" in message:
+            return self._begin("assistant")
+        return message
 
     def _assistant(self) -> dict[str, Any]:
         """The assistant's message that is being put together."""
-        if self.messages and self.messages[-1]["role"] == "assistant":
-            return self.messages[-1]
-        return self._begin("assistant")
+        return self._messages[-1] if self._last_role == "assistant" else self._begin("assistant")
 
     def _begin(self, role: str) -> dict[str, Any]:
-        self.messages.append({"role": role, "content": ""})
-        return self.messages[-1]
+        self._messages.append({"role": role, "content": []})
+        return self._messages[-1]
 
 
 def _joined(content: str | Sequence[Mapping[str, Any]]) -> str:
