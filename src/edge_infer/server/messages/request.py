@@ -58,7 +58,7 @@ _SERVER_TOOLS = dict.fromkeys(
 _TOOL = Tagged(
     {
         "custom": {
-            "name": Field(String(min_length=1, max_length=64), required=True),
+            "name": Field(String(min_length=1, max_length=128), required=True),
             "description": Field(String()),
             "input_schema": Field(Map(Anything()), "A JSON schema", required=True),
             "cache_control": CACHE_CONTROL,

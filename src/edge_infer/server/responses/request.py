@@ -51,7 +51,7 @@ _HOSTED_TOOLS = dict.fromkeys(
     ),
     _NO_SUCH_TOOL,
 )
-_NAME = Field(String(min_length=1, max_length=64), required=True)
+_NAME = Field(String(min_length=1, max_length=128), required=True)
 _TOOL = Tagged(
     {
         "function": {
