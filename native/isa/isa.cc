@@ -81,6 +81,7 @@ CpuFeatures detect() {
       f.avx2 && os_zmm && bit(r7.b, 16) && bit(r7.b, 17) && bit(r7.b, 30) && bit(r7.b, 31);
   f.avx512_vnni = avx512 && bit(r7.c, 11);
   f.avx512_bf16 = avx512 && bit(r71.a, 5);
+  f.fast_bf16_products = f.avx512_bf16 && f.vendor == "AuthenticAMD";
   f.amx_int8 = f.avx512_vnni && os_tile && bit(r7.d, 24) && bit(r7.d, 25) && bit(r7.d, 22);
   f.amx_permission = f.amx_int8 && request_amx_permission();
   return f;

@@ -14,8 +14,9 @@ struct CpuFeatures {
   bool avx_vnni = false;
   bool avx512_vnni = false;  // with f, bw, dq, vl, and the OS saving ZMM state
   bool avx512_bf16 = false;
-  bool amx_int8 = false;        // with tile, bf16 and the OS saving tile state
-  bool amx_permission = false;  // granted to this process by arch_prctl
+  bool fast_bf16_products = false;  // vdpbf16ps as fast as an fma
+  bool amx_int8 = false;            // with tile, bf16 and the OS saving tile state
+  bool amx_permission = false;      // granted to this process by arch_prctl
   std::string vendor;
   std::string brand;
 };

@@ -18,6 +18,8 @@ KernelTable build(Isa isa) {
     fill_linear_avx512vnni(t);
     fill_attention_avx512vnni(t);
     fill_elementwise_avx512vnni(t);
+    const bool fast = cpu_features().fast_bf16_products;
+    if (fast || isa >= Isa::kAmx) fill_linear_avx512bf16(t, fast);
   }
   if (isa >= Isa::kAmx) fill_linear_amx(t);
 #endif

@@ -80,6 +80,8 @@ void fill_elementwise_avx2(KernelTable& t);
 void fill_linear_avx512vnni(KernelTable& t);
 void fill_attention_avx512vnni(KernelTable& t);
 void fill_elementwise_avx512vnni(KernelTable& t);
+// With fast products it takes all rows of bf16 activations, else only those of int4 weights.
+void fill_linear_avx512bf16(KernelTable& t, bool fast_products);
 void fill_linear_amx(KernelTable& t);
 #endif
 

@@ -155,15 +155,31 @@ std::vector<ActivationType> types(WeightFormat format) {
   return {ActivationType::kInt8, ActivationType::kBF16};
 }
 
+// Tables to test: of every ISA, and those that another CPU of the same ISA would have.
+std::vector<KernelTable> tables_to_test(const std::vector<Isa>& isas) {
+  std::vector<KernelTable> tables;
+  for (Isa isa : isas) {
+    tables.push_back(kernel_table(isa));
+#if defined(__x86_64__)
+    if (isa < Isa::kAvx512Vnni) continue;
+    tables.push_back(tables.back());
+    fill_linear_avx512vnni(tables.back());
+    if (cpu_features().avx512_bf16) fill_linear_avx512bf16(tables.back(), true);
+    if (cpu_features().fast_bf16_products) fill_linear_avx512vnni(tables.back());
+#endif
+  }
+  return tables;
+}
+
 // All kernels, layouts and ranges of one shape and token count.
-void check_shape(const std::vector<Isa>& isas, const LinearShape& shape, int64_t tokens,
+void check_shape(const std::vector<KernelTable>& tables, const LinearShape& shape, int64_t tokens,
                  Values values, std::vector<Worst>& worst) {
   static uint64_t seed = 1;
   const LinearCase c(shape, values, ++seed);
   const std::vector<float> x = random_inputs(tokens, shape.k, values, ++seed);
   const int64_t blocks = (shape.n + 15) / 16;
-  for (size_t i = 0; i < isas.size(); ++i) {
-    const KernelTable table = kernel_table(isas[i]);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const KernelTable& table = tables[i];
     for (ActivationType type : types(shape.format)) {
       for (ActivationLayout layout : layouts(table, type)) {
         Run run(table, shape, c, type, layout, x, tokens);
@@ -269,8 +285,7 @@ void check_round_bf16(Isa isa, ActivationLayout layout) {
 }
 
 // A NaN or an infinity in a token must reach its outputs, and no other token's.
-void check_non_finite(Isa isa) {
-  const KernelTable table = kernel_table(isa);
+void check_non_finite(const KernelTable& table) {
   const LinearShape shape = {
       WeightFormat::kInt4, GroupForm::kMinimum, ScaleType::kF16, 32, 16, 128};
   const LinearCase c(shape, Values::kRandom, 9);
@@ -293,9 +308,33 @@ void check_non_finite(Isa isa) {
   }
 }
 
+// The invariant kernels give a token the same bits beside any number of others.
+void check_invariant(KernelTable table) {
+  table.bf16_panel_min_tokens = INT64_MAX;
+  table.int4_w4a16 = table.int4_w4a16_invariant;
+  table.int8_w8a16 = table.int8_w8a16_invariant;
+  const int64_t tokens = 16;
+  for (WeightFormat format : {WeightFormat::kInt4, WeightFormat::kInt8}) {
+    const GroupForm form =
+        format == WeightFormat::kInt4 ? GroupForm::kMinimum : GroupForm::kSymmetric;
+    const LinearShape shape = {format, form, ScaleType::kF16, 32, 48, 256};
+    const LinearCase c(shape, Values::kRandom, 11);
+    const std::vector<float> x = random_inputs(tokens, shape.k, Values::kRandom, 12);
+    Run all(table, shape, c, ActivationType::kBF16, ActivationLayout::kRows, x, tokens);
+    const std::vector<float> want = all.compute(0, tokens, 0, 3);
+    for (int64_t count = 1; count < tokens; ++count) {
+      Run few(table, shape, c, ActivationType::kBF16, ActivationLayout::kRows, x, count);
+      const std::vector<float> got = few.compute(0, count, 0, 3);
+      CHECK(std::memcmp(want.data(), got.data(), 4 * got.size()) == 0,
+            "%s: other bits than beside more tokens", few.label().c_str());
+    }
+  }
+}
+
 void run_all() {
   const std::vector<Isa> isas = isas_to_test();
-  std::vector<Worst> worst(isas.size());
+  const std::vector<KernelTable> tables = tables_to_test(isas);
+  std::vector<Worst> worst(tables.size());
   using enum GroupForm;
   std::vector<LinearShape> kinds;
   for (ScaleType scale : {ScaleType::kF16, ScaleType::kBF16}) {
@@ -313,41 +352,44 @@ void run_all() {
     for (const auto& size : sizes) {
       shape.n = size[0];
       shape.k = size[1];
-      check_shape(isas, shape, token_counts[next++ % 11], Values::kRandom, worst);
+      check_shape(tables, shape, token_counts[next++ % 11], Values::kRandom, worst);
     }
     shape.n = 40;
     shape.k = 256;
-    for (int64_t tokens : {1, 2, 17}) check_shape(isas, shape, tokens, Values::kExtreme, worst);
+    for (int64_t tokens : {1, 2, 17}) check_shape(tables, shape, tokens, Values::kExtreme, worst);
     if (shape.scale_type == ScaleType::kF16 && shape.group != 64) {
       for (int64_t tokens = 1; tokens <= 17; ++tokens) {
-        check_shape(isas, shape, tokens, Values::kRandom, worst);
+        check_shape(tables, shape, tokens, Values::kRandom, worst);
       }
     }
     check_same_bits(shape);
   }
   // More tokens and more chunks of K than the AMX kernel keeps in its scratch.
-  check_shape(isas, {WeightFormat::kInt4, kMinimum, ScaleType::kF16, 32, 48, 1600}, 275,
+  check_shape(tables, {WeightFormat::kInt4, kMinimum, ScaleType::kF16, 32, 48, 1600}, 275,
               Values::kRandom, worst);
   for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kF32}) {
     for (int64_t k : {1, 37, 128, 300}) {
       for (int64_t tokens : {1, 3, 5, 17}) {
         for (int64_t n : {16, 42}) {
-          check_shape(isas, {format, kSymmetric, ScaleType::kF16, 0, n, k}, tokens, Values::kRandom,
-                      worst);
+          check_shape(tables, {format, kSymmetric, ScaleType::kF16, 0, n, k}, tokens,
+                      Values::kRandom, worst);
         }
       }
     }
   }
-  for (size_t i = 0; i < isas.size(); ++i) {
+  for (Isa isa : isas) {
     for (int64_t group : {32, 64, 128}) {
-      check_quantize(isas[i], group, ActivationLayout::kRows);
-      check_quantize(isas[i], group, ActivationLayout::kPanels);
+      check_quantize(isa, group, ActivationLayout::kRows);
+      check_quantize(isa, group, ActivationLayout::kPanels);
     }
-    check_round_bf16(isas[i], ActivationLayout::kRows);
-    check_round_bf16(isas[i], ActivationLayout::kPanels);
-    check_non_finite(isas[i]);
-    std::printf("%s: worst error is %.3f of its tolerance: %s\n", isa_name(isas[i]), worst[i].ratio,
-                worst[i].where.c_str());
+    check_round_bf16(isa, ActivationLayout::kRows);
+    check_round_bf16(isa, ActivationLayout::kPanels);
+  }
+  for (size_t i = 0; i < tables.size(); ++i) {
+    check_non_finite(tables[i]);
+    check_invariant(tables[i]);
+    std::printf("%s: worst error is %.3f of its tolerance: %s\n", isa_name(tables[i].isa),
+                worst[i].ratio, worst[i].where.c_str());
   }
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BUILD = Path(__file__).parents[2] / "build/native-tests/CMakeFiles/edge_infer_core.dir/native"
-ISA_UNITS = ("avx2", "avx512vnni", "amx")
+ISA_UNITS = ("avx2", "avx512vnni", "avx512bf16", "amx")
 
 
 def objects() -> list[Path]:
