@@ -59,6 +59,11 @@ class ChatCall:
         """Whether the answer has to be a call."""
         return bool(self.tools) and self.tool_choice not in ("auto", "none")
 
+    @property
+    def has_strict_tools(self) -> bool:
+        """Whether a call has to be valid where one is made."""
+        return any(tool["function"].get("strict") for tool in self.usable_tools)
+
 
 class ChatGeneration:
     """The answers to a call; iterate for (index of the answer, event), leave it to cancel.
@@ -191,7 +196,8 @@ async def start_chat(state: ServerState, call: ChatCall) -> ChatGeneration:
             cache_salt=call.cache_salt,
         )
     except ValueError as error:
-        if call.must_call and getattr(error, "code", None) == "invalid_grammar":
+        from_tools = call.must_call or call.has_strict_tools
+        if from_tools and getattr(error, "code", None) == "invalid_grammar":
             raise await asyncio.to_thread(_tools_fault, state, call, error) from error
         raise
     return ChatGeneration(state, generation, call, form)
@@ -239,13 +245,13 @@ def _sampling(call: ChatCall, form: OutputFormat) -> SamplingParams:
     """What the tools and the reasoning make of the sampling parameters. Raises ParameterError."""
     sampling = call.sampling
     constraint = sampling.structured_outputs
-    if call.must_call:
-        if constraint is not None:
-            raise ParameterError(
-                "tool_choice makes the answer a call; there is no other constraint beside it, "
-                "such as response_format",
-                param="tool_choice",
-            )
+    if call.must_call and constraint is not None:
+        raise ParameterError(
+            "tool_choice makes the answer a call; there is no other constraint beside it, "
+            "such as response_format",
+            param="tool_choice",
+        )
+    if constraint is None and (call.must_call or call.has_strict_tools):
         from edge_infer.server.parsing.call_grammar import tool_call_structured_outputs
 
         constraint = tool_call_structured_outputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -40,8 +41,10 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.fixture
-def client(server: RunningServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    url = f"{server.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as opened:
+        yield opened
 
 
 def ask(client: openai.OpenAI, **changes: Any) -> Any:
@@ -95,6 +98,16 @@ def test_a_call_that_must_be_made_is_valid(
         assert (content, finish) == ("", "tool_calls")
         assert [(name, arguments) for _, name, arguments in parts] == calls
         assert len({call_id for call_id, _, _ in parts}) == len(calls)
+
+
+def test_a_call_of_a_strict_tool_is_valid_though_it_need_not_be_made(
+    client: openai.OpenAI,
+) -> None:
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    (answer,) = ask(client, tools=[strict]).choices
+    for call in answer.message.tool_calls or ():
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert answer.message.content or answer.message.tool_calls
 
 
 def test_arguments_come_in_pieces(client: openai.OpenAI) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 from edge_infer.grammar import GrammarError
 from edge_infer.grammar.pointers import pointer
 from edge_infer.grammar.schema import ANNOTATIONS, checked_schema
-from edge_infer.server.parsing.lark import json_rule, literal, marker_rule
+from edge_infer.server.parsing.lark import ANY_TEXT, ending_with, json_rule, literal, marker_rule
 from edge_infer.server.parsing.output_format import ARG_KEY, ARG_VALUE, TOOL_CALL, OutputFormat
 from edge_infer.server.parsing.spark_values import argument_types
 
 _SHARED = ("$defs", "definitions")
-_ANY_TEXT = "(?s:.*)"
-_CLOSED_EARLY = rf"~/{_ANY_TEXT}{re.escape(ARG_VALUE[1]).replace('/', chr(92) + '/')}(?s:.+)/"
 
 
-def spark_call(form: OutputFormat, index: int, name: str, schema: dict[str, Any]) -> list[str]:
-    """The rule `call<index>` and those it needs: the arguments in the order of the schema.
+def spark_body(form: OutputFormat, index: int, name: str, schema: dict[str, Any]) -> list[str]:
+    """The rule `body<index>`, a call behind its marker, and those it needs.
+
+    The arguments come in the order of the schema.
 
     Raises GrammarError for a schema that cannot be enforced in this notation.
     """
@@ -40,8 +40,8 @@ def spark_call(form: OutputFormat, index: int, name: str, schema: dict[str, Any]
         opening.append(marker_rule(form, ARG_VALUE[0]))
         value, terminals = _value(form, f"V{index}_{number}", key, schema)
         rules += [f"{rule}: {' '.join(opening)} {value}", *terminals]
-    start, end = (marker_rule(form, marker) for marker in TOOL_CALL)
-    return [f"call{index}: {start} {literal(name)} {' '.join(members)} {end}", *rules]
+    end = marker_rule(form, TOOL_CALL[1])
+    return [f"body{index}: {literal(name)} {' '.join(members)} {end}", *rules]
 
 
 def _value(
@@ -61,10 +61,7 @@ def _value(
     expressions = _expressions(key, schema, types)
     if ARG_VALUE[1] in form.special_ids:
         return f"{terminal} {end}", [f"{terminal}: {' & '.join(f'/{e}/' for e in expressions)}"]
-    # One terminal with the marker, as a greedy one before it would take the marker too.
-    closing = re.escape(ARG_VALUE[1]).replace("/", "\\/")
-    parts = [f"/(?:{expression}){closing}/" for expression in expressions]
-    return terminal, [f"{terminal}: {' & '.join([*parts, _CLOSED_EARLY])}"]
+    return terminal, [f"{terminal}: {ending_with(ARG_VALUE[1], expressions)}"]
 
 
 def _expressions(key: str, schema: Any, types: frozenset[str]) -> list[str]:
@@ -82,7 +79,7 @@ def _expressions(key: str, schema: Any, types: frozenset[str]) -> list[str]:
             ("properties", key, excess[0]), "cannot be enforced in this model's notation of calls"
         )
     if not isinstance(schema, Mapping):
-        return [_ANY_TEXT]
+        return [ANY_TEXT]
     checked = checked_schema({name: value for name, value in schema.items() if name in known})
     found = [f"(?s:.{{{checked.get('minLength', 0)},{checked.get('maxLength', '')}}})"]
     for part in (checked, *checked.get("allOf", [])):
@@ -94,8 +91,8 @@ def _expressions(key: str, schema: Any, types: frozenset[str]) -> list[str]:
 def _search(pattern: str) -> str:
     """JSON Schema's patterns match anywhere in the text."""
     escaped = re.sub(r"(?<!\\)/", r"\\/", pattern)
-    before = "" if escaped.startswith("^") else _ANY_TEXT
-    after = "" if escaped.endswith("$") and not escaped.endswith("\\$") else _ANY_TEXT
+    before = "" if escaped.startswith("^") else ANY_TEXT
+    after = "" if escaped.endswith("$") and not escaped.endswith("\\$") else ANY_TEXT
     inner = escaped.removeprefix("^")
     return f"{before}(?:{inner[:-1] if not after else inner}){after}"
 

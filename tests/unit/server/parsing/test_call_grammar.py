@@ -125,6 +125,37 @@ def test_every_text_of_the_grammar_is_valid_calls(
     assert found > 9  # somewhere several calls
 
 
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("notation", ["hermes", "spark"])
+def test_what_strict_tools_leave_free(tokenizer: Tokenizer, notation: Any, special: bool) -> None:
+    ids = {"<tool_call>": tokenizer.token_id("<tool_call>")} if special else {}
+    form = OutputFormat(notation, special_ids=ids)  # type: ignore[arg-type]
+    tokenizer.special_token_ids = frozenset(ids.values())  # type: ignore[arg-type]
+    strict = {"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}
+    outputs = tool_call_structured_outputs(form, [strict, TOOLS[1]], "auto", False)
+    for seed in range(2):
+        text = generate(tokenizer, outputs, seed, "Let me.\n<tool_call>")
+        assert text.startswith("Let me.\n")
+        ((name, arguments),) = calls_of(form, text.removeprefix("Let me.\n"))
+        jsonschema.validate(arguments, SCHEMAS[name])
+    outputs = tool_call_structured_outputs(form, [strict, TOOLS[1]], "auto", True)
+    compiled = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(outputs)  # type: ignore[arg-type]
+    (eos,) = tokenizer.eos_token_ids
+    for text in ("", "No {call} at <all>.\n"):
+        matcher = compiled.matcher()
+        for token_id in [*tokenizer.encode(text, add_special_tokens=False), eos]:
+            matcher.accept(token_id)
+
+
+def test_no_grammar_without_strict_tools() -> None:
+    strict = {"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}
+    assert tool_call_structured_outputs(OutputFormat("hermes"), TOOLS, "auto", True) is None
+    assert tool_call_structured_outputs(OutputFormat("llama3"), [strict], "auto", True) is None
+    # what need not be called and need not be valid is not refused
+    odd = tool("f", {"properties": {"a": {"not": {}}}})
+    assert tool_call_structured_outputs(OutputFormat("hermes"), [strict, odd], "auto", True)
+
+
 def test_it_begins_behind_the_reasoning() -> None:
     form = OutputFormat("hermes", THINK, reasoning_opened=True, reasons=True)
     outputs = tool_call_structured_outputs(form, TOOLS, NAMED, True)
