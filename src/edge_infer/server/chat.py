@@ -16,7 +16,7 @@ from edge_infer.server.events import ContentDelta, Event, Finished, Reason, Toke
 from edge_infer.server.generating import submit
 from edge_infer.server.metrics import Meter
 from edge_infer.server.parameter_error import ParameterError
-from edge_infer.server.parsing.messages import messages_for_template
+from edge_infer.server.parsing.messages import messages_for_template, tools_for_template
 from edge_infer.server.parsing.output_format import (
     OutputFormat,
     call_format,
@@ -228,14 +228,14 @@ def _prepare(state: ServerState, call: ChatCall) -> tuple[list[int], SamplingPar
 def _prompt(state: ServerState, call: ChatCall) -> ChatPrompt:
     if not call.messages:
         raise ParameterError("messages is empty; at least one message is needed", param="messages")
-    tokenizer, tools = state.tokenizer, call.usable_tools
+    tokenizer, tools = state.tokenizer, tools_for_template(call.usable_tools)
     templates = tokenizer.chat_templates
     template = (templates.get("tool_use") if tools else None) or templates.get("default", "")
     knows_tools = call_format(template) is not None
     return encode_chat_prompt(
         tokenizer,
         messages_for_template(call.messages, template, tools=tools, knows_tools=knows_tools),
-        tools=list(tools) if tools and knows_tools else None,
+        tools=tools if tools and knows_tools else None,
         add_generation_prompt=call.add_generation_prompt,
         **call.template_kwargs,
     )

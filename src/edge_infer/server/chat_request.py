@@ -86,7 +86,9 @@ _TOOL = Table(
                     "name": Field(_FUNCTION_NAME, required=True),
                     "description": Field(String()),
                     "parameters": Field(Map(Anything()), "A JSON schema"),
-                    "strict": Field(Boolean(), "Accepted; calls are held to the schema anyway"),
+                    "strict": Field(
+                        Boolean(), "Calls keep to the schema even where none must be made"
+                    ),
                 }
             ),
             required=True,

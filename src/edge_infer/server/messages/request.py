@@ -62,7 +62,7 @@ _TOOL = Tagged(
             "description": Field(String()),
             "input_schema": Field(Map(Anything()), "A JSON schema", required=True),
             "cache_control": CACHE_CONTROL,
-            "strict": Field(Boolean(), "Accepted; calls are held to the schema anyway"),
+            "strict": Field(Boolean(), "Calls keep to the schema even where none must be made"),
             "eager_input_streaming": Field(Boolean(), "Accepted: inputs always come in pieces"),
             "allowed_callers": Field(Only((["direct"],), _NO_SERVER_TOOLS)),
             "defer_loading": Field(Only((False,), "there is no tool search")),
@@ -211,8 +211,7 @@ def _call(
 def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool in the form of chat completions."""
     function = {"name": tool["name"], "parameters": tool["input_schema"]}
-    if "description" in tool:
-        function["description"] = tool["description"]
+    function |= {name: tool[name] for name in ("description", "strict") if name in tool}
     return {"type": "function", "function": function}
 
 

@@ -49,6 +49,17 @@ def messages_for_template(
     return _with_tools(result, tools) if tools else result
 
 
+def tools_for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tools without what is for the server only: whether they are strict."""
+    return [
+        {
+            **tool,
+            "function": {name: v for name, v in tool["function"].items() if name != "strict"},
+        }
+        for tool in tools
+    ]
+
+
 def _message(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     result = {key: value for key, value in message.items() if value is not None}
     if "content" not in result and result["role"] != "assistant":

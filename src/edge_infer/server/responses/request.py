@@ -58,7 +58,7 @@ _TOOL = Tagged(
             "name": _NAME,
             "description": Field(String()),
             "parameters": Field(Map(Anything()), "A JSON schema"),
-            "strict": Field(Boolean(), "Accepted; calls are held to the schema anyway"),
+            "strict": Field(Boolean(), "Calls keep to the schema even where none must be made"),
             "allowed_callers": Field(Only((["direct"],), _NO_SUCH_TOOL)),
             "defer_loading": Field(Only((False,), "there is no tool search")),
             "async": Field(Only((False,), "calls end the answer")),
