@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +79,10 @@ def _special_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
     spelled = [added[i].content for i in tokenizer.special_token_ids if added[i].content]
     if not spelled:
         return None
-    return re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
+    # What all begin with comes first: the search is many times faster with it.
+    first = os.path.commonprefix(spelled)  # noqa: RUF071 (characters are meant)
+    rest = "|".join(re.escape(text[len(first) :]) for text in sorted(spelled, key=len)[::-1])
+    return re.compile(f"{re.escape(first)}(?:{rest})")
 
 
 def _strings(value: Any) -> Iterator[str]:
