@@ -18,6 +18,7 @@ from edge_infer.engine.load import LoadedModel
 from edge_infer.engine.sampler import SamplerError
 from edge_infer.engine.scheduler import Scheduled, Scheduler
 from edge_infer.engine.sequence import Sequence
+from edge_infer.grammar import GrammarError
 
 
 class EngineCore:
@@ -151,7 +152,7 @@ class EngineCore:
         try:
             sequence.append(sequence.sampler.sample(logits))
             self.num_generated_tokens += 1
-        except SamplerError as error:
+        except (SamplerError, GrammarError) as error:
             sequence.fail(error)
         except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
             sequence.fail(EngineError(f"sampling failed: {error!r}"))

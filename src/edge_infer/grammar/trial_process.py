@@ -7,7 +7,6 @@ Reads pickled objects from standard input: first (tokens, end ids, special ids, 
 text of one grammar after another. Answers the first with None, a grammar with its `Outcome`.
 """
 
-import math
 import os
 import pickle
 import re
@@ -18,7 +17,7 @@ import threading
 from random import Random
 from typing import Any
 
-CPU_SECONDS = 1
+CPU_SECONDS = 1.0
 MEMORY_BYTES = 512 << 20  # of addresses, beyond what the vocabulary takes
 STACK_BYTES = 4 << 20  # half of what the server's threads have, which run the same work later
 
@@ -89,13 +88,6 @@ def _allowed(mask: bytes, random: Random) -> int:
     return found.start() * 8 + random.choice([bit for bit in range(8) if bits >> bit & 1])
 
 
-def _bound_cpu() -> None:
-    """End this process once it has taken CPU_SECONDS more, within a second."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
 def _bound_memory() -> None:
     with open("/proc/self/statm", encoding="ascii") as file:
         addresses = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -128,8 +120,10 @@ def serve() -> None:
             grammar = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _bound_cpu()
-        _answer(_outcome(tokenizer, tokens, grammar, LLParserLimits(**limits)))
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # whose signal ends this process
+        outcome = _outcome(tokenizer, tokens, grammar, LLParserLimits(**limits))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _answer(outcome)
 
 
 if __name__ == "__main__":
