@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from harness.schema_corpus import SCHEMAS, check_text, is_valid_schema
-from random_texts import RandomTexts
+from tests.unit.grammar.random_texts import RandomTexts
 
 from edge_infer.grammar import GrammarCompiler, GrammarError, StructuredOutputs
 from edge_infer.text import Tokenizer
