@@ -12,6 +12,7 @@ _NUMBER_CHARACTERS = frozenset("+-.0123456789eE")
 _WORDS = ("true", "false", "null")
 _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 MAX_DEPTH = 256
+MAX_NUMBER = 256  # characters; each of them has the whole number checked
 
 
 def strict_json(text: str) -> Any:
@@ -58,6 +59,8 @@ class ObjectScanner:
             raise JsonFault("the object has ended")
         if self._atom is not None and self._kind != "s":
             if character in _NUMBER_CHARACTERS or character.isalpha():
+                if len(self._atom) == MAX_NUMBER:
+                    raise JsonFault(f"a number of more than {MAX_NUMBER} characters")
                 self._atom.append(character)
                 self._check_atom()
                 return self._kept(character)
