@@ -156,11 +156,15 @@ def test_no_grammar_without_strict_tools() -> None:
     assert tool_call_structured_outputs(OutputFormat("hermes"), [strict, odd], "auto", True)
 
 
-def test_it_begins_behind_the_reasoning() -> None:
+def test_it_begins_behind_the_reasoning(tokenizer: Tokenizer) -> None:
+    tokenizer.special_token_ids = frozenset()
     form = OutputFormat("hermes", THINK, reasoning_opened=True, reasons=True)
     outputs = tool_call_structured_outputs(form, TOOLS, NAMED, True)
     assert outputs is not None
     assert outputs.after == "</think>"
+    text = generate(tokenizer, outputs, 1, "Hm <tool_call>.</think>\n")
+    ((name, arguments),) = calls_of(form, text)
+    jsonschema.validate(arguments, SCHEMAS[name])
     unsure = OutputFormat("hermes", THINK)
     assert tool_call_structured_outputs(unsure, TOOLS, NAMED, True).after is None  # type: ignore[union-attr]
 
