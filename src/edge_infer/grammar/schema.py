@@ -104,6 +104,7 @@ class _Check:
                 raise _fault(path, f"has the key {keyword!r}; keys are strings")
             if self._has_effect(keyword, value, path):
                 checked[keyword] = self._value(keyword, value, (*path, keyword))
+        _check_least_names(checked, path)
         return _with_disjoint_constants(_with_format(checked, path))
 
     def _has_effect(self, keyword: str, value: Any, path: tuple[str, ...]) -> bool:
@@ -149,6 +150,20 @@ class _Check:
             )
         if resolve(self._root, reference) is None:
             raise _fault(path, f"is {_short(reference)}, which is not in the schema")
+
+
+def _check_least_names(schema: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Refuse a `minProperties` that a name given twice would not meet.
+
+    Only the listed names are sure to differ from each other and from the rest.
+    """
+    least, required = schema.get("minProperties", 0), schema.get("required", [])
+    if isinstance(least, int) and isinstance(required, list) and least > len(required) + 1:
+        raise _fault(
+            (*path, "minProperties"),
+            f"is {least}; it must be at most one more than 'required' lists here, as names that "
+            "are not listed may be repeated",
+        )
 
 
 def _with_disjoint_constants(schema: dict[str, Any]) -> dict[str, Any]:

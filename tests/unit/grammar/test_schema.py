@@ -230,3 +230,10 @@ def test_one_of_becomes_any_of_only_for_constants_that_differ() -> None:
         [{"const": {"a": 1, "b": 2}}, {"const": {"b": 2, "a": 1}}],
     ):
         assert checked_schema({"oneOf": overlapping}) == {"oneOf": overlapping}
+
+
+def test_the_least_number_of_names_counts_only_names_that_differ() -> None:
+    enough = {"type": "object", "required": ["a", "b"], "minProperties": 3}
+    assert checked_schema(enough) == enough
+    message = refusal({"items": {**enough, "minProperties": 4}})
+    assert message.startswith("json_schema at #/items/minProperties: is 4; it must be at most one")
