@@ -63,7 +63,7 @@ class _Process:
 
     def __init__(self) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-I", str(_SCRIPT)],
+            [sys.executable, "-P", str(_SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
