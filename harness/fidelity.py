@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from edge_infer import Engine, SamplingParams
+from edge_infer.engine.kv_plan import ring_tables
 from harness.machine import describe, git_state
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -132,7 +133,7 @@ def window_logits(engine: Engine, window: list[int]) -> NDArray[np.float32]:
     model = engine.model
     chunk = min(model.limits.max_tokens, model.limits.max_logits)
     blocks = -(-len(window) // model.options.block_size)
-    table = np.arange(blocks, dtype=np.int32)[None]
+    table = ring_tables(model.plan.kv_groups, 1, blocks)
     parts = []
     for begin in range(0, len(window), chunk):
         tokens = np.array(window[begin : begin + chunk], np.int32)

@@ -87,7 +87,7 @@ int64_t add_rope(PyProgram& p, Floats cos, Floats sin) {
   return id;
 }
 
-using BlockTables = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using BlockTables = nb::ndarray<const int32_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
 
 StepInput step_input(const Ints32& tokens, const Ints32& positions, const Ints32& query_start,
@@ -95,7 +95,7 @@ StepInput step_input(const Ints32& tokens, const Ints32& positions, const Ints32
   require(positions.shape(0) == tokens.shape(0), "step: tokens and positions differ in length");
   require(query_start.shape(0) >= 2, "step: query_start needs at least two entries");
   require(block_tables.shape(0) + 1 == query_start.shape(0),
-          "step: block_tables needs a row per sequence");
+          "step: block_tables needs a table per sequence and KV group");
   StepInput in{};
   in.tokens = tokens.data();
   in.positions = positions.data();
@@ -103,7 +103,8 @@ StepInput step_input(const Ints32& tokens, const Ints32& positions, const Ints32
   in.query_start = query_start.data();
   in.num_sequences = static_cast<int64_t>(query_start.shape(0)) - 1;
   in.block_tables = block_tables.data();
-  in.block_table_width = static_cast<int64_t>(block_tables.shape(1));
+  in.num_groups = static_cast<int64_t>(block_tables.shape(1));
+  in.block_table_width = static_cast<int64_t>(block_tables.shape(2));
   in.logits_rows = logits_rows.data();
   in.num_logits = static_cast<int64_t>(logits_rows.shape(0));
   return in;
@@ -219,21 +220,23 @@ void bind_program(nb::module_& m) {
     for (const auto& [heads, dim] : layers) s.push_back({heads, dim});
     return s;
   };
+  nb::class_<KvGroup>(m, "KvGroup")
+      .def(nb::init<int64_t, int64_t, std::vector<int64_t>>(), "window"_a, "num_blocks"_a,
+           "layers"_a, "Layers that share block tables; a token sees `window` positions, 0 all.");
   nb::class_<KvCache>(m, "KvCache")
       .def(
           "__init__",
           [shapes](KvCache* self, const std::vector<std::pair<int64_t, int64_t>>& layers,
-                   int64_t num_blocks, int64_t block_size, KvType type) {
-            new (self) KvCache(shapes(layers), num_blocks, block_size, type);
+                   std::vector<KvGroup> groups, int64_t block_size, KvType type) {
+            new (self) KvCache(shapes(layers), std::move(groups), block_size, type);
           },
-          "layers"_a, "num_blocks"_a, "block_size"_a, "type"_a,
+          "layers"_a, "groups"_a, "block_size"_a, "type"_a,
           "Map a paged cache; layers are (num_key_value_heads, head_dim).")
       .def_static(
           "block_bytes",
           [shapes](const std::vector<std::pair<int64_t, int64_t>>& layers, int64_t block_size,
                    KvType type) { return KvCache::block_bytes(shapes(layers), block_size, type); },
-          "layers"_a, "block_size"_a, "type"_a, "Bytes of one block over all layers.")
-      .def_prop_ro("num_blocks", &KvCache::num_blocks)
+          "layers"_a, "block_size"_a, "type"_a, "Bytes of one block over these layers.")
       .def_prop_ro("block_size", &KvCache::block_size)
       .def_prop_ro("nbytes", &KvCache::bytes)
       .def_prop_ro("address",

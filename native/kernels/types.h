@@ -113,7 +113,8 @@ struct KvLayer {
 // `scratch` is 64-byte aligned, 512 KiB, private to the calling thread.
 struct AttentionArgs {
   const KvLayer* kv;
-  const int32_t* block_table;  // block of position p: block_table[p / block_size]
+  // Block of position p: block_table[p / block_size]; read only for positions that are seen.
+  const int32_t* block_table;
   int64_t kv_head;
   int64_t q_per_kv;
   int64_t num_queries;

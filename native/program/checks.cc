@@ -131,7 +131,9 @@ void OpChecker::operator()(const AttentionOp& op) const {
   require(op.num_heads >= 1 && op.num_heads % layer.num_kv_heads == 0,
           "attention: " + str(op.num_heads) + " heads are no multiple of " +
               str(layer.num_kv_heads) + " KV heads");
-  require(op.window >= 0, "attention: negative window");
+  const int64_t kept = kv.group(kv.group_of(op.layer)).window;
+  require(op.window >= 0 && (kept == 0 || (op.window > 0 && op.window <= kept)),
+          "attention: window " + str(op.window) + " in a KV group that keeps " + str(kept));
   require(op.q_column >= 0, "attention: negative column");
   check_buffer(op.qkv, op.q_column + op.num_heads * layer.head_dim, "attention q");
   check_buffer(op.out, op.num_heads * layer.head_dim, "attention output");

@@ -316,6 +316,7 @@ void Executor::rope_kv(size_t index, const RopeKvOp& op) {
   const float* q_norm = vector(op.q_norm);
   const float* k_norm = vector(op.k_norm);
   const int64_t group = op.num_heads / kv.num_kv_heads;
+  const int64_t kv_group = p.kv_->group_of(op.layer);
   const int64_t d = kv.head_dim;
   const int64_t items = in.num_tokens * kv.num_kv_heads;
   const int64_t chunk = std::max<int64_t>(1, items / (p.pool_->size() * kChunksPerThread));
@@ -341,8 +342,7 @@ void Executor::rope_kv(size_t index, const RopeKvOp& op) {
       const int32_t* next = std::upper_bound(in.query_start, in.query_start + in.num_sequences + 1,
                                              static_cast<int32_t>(t));
       const int64_t sequence = next - in.query_start - 1;
-      const int32_t block =
-          in.block_tables[sequence * in.block_table_width + position / kv.block_size];
+      const int32_t block = in.block_table(sequence, kv_group)[position / kv.block_size];
       table.kv_write(kv, block, position % kv.block_size, head, k, row + op.v_column + head * d);
     }
   }
@@ -352,6 +352,7 @@ void Executor::attention(size_t index, const AttentionOp& op, int thread) {
   AttentionPlan& plan = p.plans_[static_cast<size_t>(p.op_plan_[index])];
   const KvLayer& kv = p.kv_->layer(op.layer);
   const int64_t group = plan.shape().q_per_kv;
+  const int64_t kv_group = p.kv_->group_of(op.layer);
   const int64_t d = kv.head_dim;
   const auto& tasks = plan.tasks();
   int64_t i, end;
@@ -361,7 +362,7 @@ void Executor::attention(size_t index, const AttentionOp& op, int thread) {
     float* out = buffer(op.out, task.query_begin) + first_head * d;
     AttentionArgs args{};
     args.kv = &kv;
-    args.block_table = in.block_tables + task.sequence * in.block_table_width;
+    args.block_table = in.block_table(task.sequence, kv_group);
     args.kv_head = task.kv_head;
     args.q_per_kv = group;
     args.num_queries = task.num_queries;

@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace edge_infer {
 namespace {
@@ -40,6 +41,32 @@ void check_shape(const std::vector<KvLayerShape>& layers, int64_t block_size) {
   }
 }
 
+// The group of each layer.
+std::vector<int64_t> check_groups(const std::vector<KvGroup>& groups, size_t num_layers) {
+  std::vector<int64_t> group_of(num_layers, -1);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].window < 0) throw std::invalid_argument("KV cache: negative window");
+    if (groups[g].num_blocks < 1 || groups[g].num_blocks > INT32_MAX) {
+      throw std::invalid_argument("KV cache: num_blocks must be 1 to 2^31 - 1, not " +
+                                  std::to_string(groups[g].num_blocks));
+    }
+    for (int64_t layer : groups[g].layers) {
+      if (layer < 0 || layer >= static_cast<int64_t>(num_layers) ||
+          group_of[static_cast<size_t>(layer)] >= 0) {
+        throw std::invalid_argument("KV cache: layer " + std::to_string(layer) +
+                                    " does not exist or is in two groups");
+      }
+      group_of[static_cast<size_t>(layer)] = static_cast<int64_t>(g);
+    }
+  }
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    if (group_of[layer] < 0) {
+      throw std::invalid_argument("KV cache: layer " + std::to_string(layer) + " is in no group");
+    }
+  }
+  return group_of;
+}
+
 // Bytes of one of K or V of one layer, and of its scales.
 int64_t side_bytes(const KvLayerShape& l, int64_t num_blocks, int64_t block_size, KvType type) {
   return checked_mul(checked_mul(num_blocks, l.num_kv_heads),
@@ -73,15 +100,15 @@ int64_t KvCache::block_bytes(const std::vector<KvLayerShape>& layers, int64_t bl
   return total;
 }
 
-KvCache::KvCache(const std::vector<KvLayerShape>& layers, int64_t num_blocks, int64_t block_size,
-                 KvType type)
-    : num_blocks_(num_blocks), block_size_(block_size), type_(type) {
+KvCache::KvCache(const std::vector<KvLayerShape>& layers, std::vector<KvGroup> groups,
+                 int64_t block_size, KvType type)
+    : groups_(std::move(groups)), block_size_(block_size), type_(type) {
   check_shape(layers, block_size);
-  if (num_blocks < 1 || num_blocks > INT32_MAX) {
-    throw std::invalid_argument("KV cache: num_blocks must be 1 to 2^31 - 1, not " +
-                                std::to_string(num_blocks));
-  }
-  for (const KvLayerShape& l : layers) {
+  layer_groups_ = check_groups(groups_, layers.size());
+  const auto blocks_of = [this](size_t layer) { return group(layer_groups_[layer]).num_blocks; };
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const KvLayerShape& l = layers[i];
+    const int64_t num_blocks = blocks_of(i);
     const int64_t side = align_up(side_bytes(l, num_blocks, block_size, type)) +
                          align_up(scale_bytes(l, num_blocks, block_size, type));
     if (__builtin_add_overflow(bytes_, checked_mul(2, side), &bytes_)) {
@@ -97,7 +124,9 @@ KvCache::KvCache(const std::vector<KvLayerShape>& layers, int64_t num_blocks, in
     p += align_up(bytes);
     return start;
   };
-  for (const KvLayerShape& l : layers) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const KvLayerShape& l = layers[i];
+    const int64_t num_blocks = blocks_of(i);
     KvLayer layer{};
     layer.type = type;
     layer.block_size = block_size;

@@ -165,6 +165,7 @@ void Program::check_input(const StepInput& in) const {
   at_most("the number of tokens", in.num_tokens, 1, limits_.max_tokens);
   at_most("the number of sequences", in.num_sequences, 1, limits_.max_sequences);
   at_most("the number of logits rows", in.num_logits, 0, limits_.max_logits);
+  at_most("the number of KV groups", in.num_groups, kv_->num_groups(), kv_->num_groups());
   at_most("query_start[0]", in.query_start[0], 0, 0);
   at_most("the last query_start", in.query_start[in.num_sequences], in.num_tokens, in.num_tokens);
   for (int64_t t = 0; t < in.num_tokens; ++t) {
@@ -185,9 +186,12 @@ void Program::check_input(const StepInput& in) const {
     }
     const int64_t blocks = in.positions[end - 1] / kv_->block_size() + 1;
     at_most("the blocks of a sequence", blocks, 1, in.block_table_width);
-    for (int64_t b = 0; b < blocks; ++b) {
-      at_most("a block number", in.block_tables[s * in.block_table_width + b], 0,
-              kv_->num_blocks() - 1);
+    for (int64_t g = 0; g < in.num_groups; ++g) {
+      const KvGroup& group = kv_->group(g);
+      const int64_t first = group.first_visible(in.positions[begin]) / kv_->block_size();
+      for (int64_t b = first; b < blocks; ++b) {
+        at_most("a block number", in.block_table(s, g)[b], 0, group.num_blocks - 1);
+      }
     }
   }
 }

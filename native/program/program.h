@@ -28,17 +28,23 @@ struct ProgramLimits {
 };
 
 // The sequences of one step. Sequence s owns tokens [query_start[s], query_start[s + 1]),
-// at consecutive positions; its cache blocks are row s of block_tables.
+// at consecutive positions; its cache blocks of KV group g are block_tables[s][g], of which those
+// are read that hold a position its tokens see.
 struct StepInput {
   const int32_t* tokens;
   const int32_t* positions;
   int64_t num_tokens;
   const int32_t* query_start;  // [num_sequences + 1]
   int64_t num_sequences;
-  const int32_t* block_tables;  // [num_sequences, block_table_width]
+  const int32_t* block_tables;  // [num_sequences, num_groups, block_table_width]
+  int64_t num_groups;
   int64_t block_table_width;
   const int32_t* logits_rows;  // token indices
   int64_t num_logits;
+
+  const int32_t* block_table(int64_t sequence, int64_t group) const {
+    return block_tables + (sequence * num_groups + group) * block_table_width;
+  }
 };
 
 class Program {

@@ -149,6 +149,11 @@ class Case {
       writer.kv_write(cache.kv, block_table[static_cast<size_t>(p / s.block_size)],
                       p % s.block_size, kv_head, k.data(), v.data());
     }
+    // Blocks that no query sees any more may be anywhere.
+    const int64_t seen = s.window > 0 ? s.query_position - s.window + 1 : 0;
+    for (int64_t b = 0; (b + 1) * s.block_size <= seen; ++b) {
+      block_table[static_cast<size_t>(b)] = 1 << 30;
+    }
     for (float& x : q) x = shape.magnitude * random.uniform(-1.0f, 1.0f);
     scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   }

@@ -124,16 +124,19 @@ class ThreadPool:
     @property
     def cpus(self) -> list[int]: ...
 
+class KvGroup:
+    def __init__(self, window: int, num_blocks: int, layers: Sequence[int]) -> None:
+        """
+        Layers that share block tables; a token sees `window` positions, 0 all.
+        """
+
 class KvCache:
-    def __init__(self, layers: Sequence[tuple[int, int]], num_blocks: int, block_size: int, type: KvType) -> None:
+    def __init__(self, layers: Sequence[tuple[int, int]], groups: Sequence[KvGroup], block_size: int, type: KvType) -> None:
         """Map a paged cache; layers are (num_key_value_heads, head_dim)."""
 
     @staticmethod
     def block_bytes(layers: Sequence[tuple[int, int]], block_size: int, type: KvType) -> int:
-        """Bytes of one block over all layers."""
-
-    @property
-    def num_blocks(self) -> int: ...
+        """Bytes of one block over these layers."""
 
     @property
     def block_size(self) -> int: ...
@@ -182,9 +185,9 @@ class Program:
     def prepared_bytes(type: ActivationType, k: int, group: int, tokens: int) -> int:
         """Bytes that a prepared form needs for `tokens` rows."""
 
-    def step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]: ...
+    def step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], logits_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]: ...
 
-    def hidden_step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]:
+    def hidden_step(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]:
         """A step without the output head: the head's input, [rows, hidden_size]."""
 
     @property

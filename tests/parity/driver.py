@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_infer.engine.kv_plan import ring_tables
 from edge_infer.engine.load import LoadedModel, load_model
 from edge_infer.engine.options import EngineOptions
 
@@ -35,10 +36,13 @@ class Driver:
 
     def __init__(self, model: LoadedModel, seed: int = 0) -> None:
         self.model = model
-        size = model.options.block_size
-        self._width = -(-model.plan.max_model_len // size)
-        order = np.random.default_rng(seed).permutation(model.plan.num_blocks)
-        self._blocks = order.astype(np.int32)
+        width = -(-model.plan.max_model_len // model.options.block_size)
+        groups = model.plan.kv_groups
+        self._tables = ring_tables(groups, model.options.max_num_seqs, width)
+        random = np.random.default_rng(seed)
+        for g, group in enumerate(groups):
+            order = random.permutation(group.num_blocks).astype(np.int32)
+            self._tables[:, g] = order[self._tables[:, g]]
 
     def step(self, parts: Sequence[tuple[int, int, Sequence[int]]]) -> list[NDArray[np.float32]]:
         """Compute (sequence number, first position, tokens) parts in one step.
@@ -49,9 +53,7 @@ class Driver:
         query_start = np.cumsum([0, *counts]).astype(np.int32)
         tokens = np.concatenate([np.asarray(t, np.int32) for _, _, t in parts])
         positions = np.concatenate([np.arange(p, p + len(t), dtype=np.int32) for _, p, t in parts])
-        tables = np.stack(
-            [self._blocks[n * self._width : (n + 1) * self._width] for n, _, _ in parts]
-        )
+        tables = self._tables[[n for n, _, _ in parts]]
         rows = np.arange(len(tokens), dtype=np.int32)
         logits = self.model.runner.raw_step(tokens, positions, query_start, tables, rows)
         return [logits[a:b].copy() for a, b in pairwise(query_start)]

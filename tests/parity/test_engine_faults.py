@@ -143,7 +143,7 @@ def test_a_forked_child_is_told(engine: Engine) -> None:
             engine.model.runner.raw_step(
                 *[np.zeros(1, np.int32)] * 2,
                 np.array([0, 1], np.int32),
-                np.zeros((1, 8), np.int32),
+                np.zeros((1, 1, 8), np.int32),
                 np.zeros(0, np.int32),
             )
             os.write(write, b"ran")

@@ -30,7 +30,7 @@ class Pending:
     """What the runner reads of a sequence: tokens to compute, none computed before."""
 
     tokens: list[int]
-    block_table: list[int]
+    block_tables: list[list[int]]
     num_computed: int = 0
 
     @property
@@ -45,7 +45,7 @@ def scheduled(prompts: list[list[int]], count: int | None = None) -> list[Schedu
     """The prompts in blocks 0, 1, ..., up to `count` tokens of each."""
     items = []
     for i, tokens in enumerate(prompts):
-        sequence = cast(Any, Pending(tokens, [2 * i, 2 * i + 1]))
+        sequence = cast(Any, Pending(tokens, [[2 * i, 2 * i + 1]]))
         items.append(Scheduled(sequence, len(tokens) if count is None else count))
     return items
 
@@ -106,7 +106,7 @@ def test_a_step_may_want_several_rows_of_each_sequence(
     tokens = np.array(PROMPTS[0] + PROMPTS[2], np.int32)
     positions = np.array([*range(30), *range(9)], np.int32)
     starts = np.array([0, 30, 39], np.int32)
-    tables = np.array([[3, 1], [2, 0]], np.int32)
+    tables = np.array([[[3, 1]], [[2, 0]]], np.int32)
     got = runner.raw_step(tokens, positions, starts, tables, np.array(rows, np.int32))
     expected = np.concatenate(want)[rows]
     assert relative_error(got, expected) < TOLERANCE

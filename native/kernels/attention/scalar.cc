@@ -89,12 +89,13 @@ void attend_rows(const AttentionArgs& a, int64_t first, int64_t last) {
     for (int64_t i = 0; i < d; ++i) row_values(a, r)[i] = 0.0f;
   }
   // Tiles at fixed positions, so that a row's sums have the same order beside any other rows.
-  const int64_t begin = visible(a, first / a.q_per_kv).begin / kTile * kTile;
+  const int64_t first_seen = visible(a, first / a.q_per_kv).begin;
   const int64_t end = visible(a, (last - 1) / a.q_per_kv).end;
+  const int64_t begin = first_seen < end ? first_seen / kTile * kTile : end;
   CachedRows<kTile> rows;
   for (int64_t p = begin; p < end; p += kTile) {
     const int64_t count = smaller(kTile, end - p);
-    find_rows(a, p, count, 1, rows);
+    find_rows(a, p, first_seen, count, 1, rows);
     for (int64_t t = 0; t < count; ++t) {
       expand_row(a.kv->type, rows.k[t], rows.k_scale[t], d, k + t * d);
       expand_row(a.kv->type, rows.v[t], rows.v_scale[t], d, v + t * d);

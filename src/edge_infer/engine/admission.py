@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_infer import _native
 from edge_infer.engine.errors import MemoryRefusal
+from edge_infer.engine.kv_plan import KvDemand, KvGroupPlan
 from edge_infer.engine.options import DEFAULT_MAX_MODEL_LEN, EngineOptions
-from edge_infer.program.builder import kv_type
 from edge_infer.program.spec import ProgramSpec, StepLimits
 
 # Interpreter, libraries and tokenizer, measured on the demo model, the run
@@ -26,16 +25,25 @@ class MemoryPlan:
     weights_bytes: int
     arena_bytes: int
     rope_bytes: int
-    kv_block_bytes: int
-    num_blocks: int
+    kv_groups: tuple[KvGroupPlan, ...]
     max_model_len: int
     available_bytes: int
     runtime_bytes: int = RUNTIME_BYTES
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of all groups."""
+        return sum(group.num_blocks for group in self.kv_groups)
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """Bytes of block_size tokens over all layers."""
+        return sum(group.block_bytes for group in self.kv_groups)
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of the KV cache when every block is in use."""
-        return self.num_blocks * self.kv_block_bytes
+        return sum(group.num_bytes for group in self.kv_groups)
 
     @property
     def total_bytes(self) -> int:
@@ -80,19 +88,20 @@ def plan_memory(
 
     Raises MemoryRefusal, with the longest context that fits, when what was asked does not.
     """
-    block_bytes = _native.KvCache.block_bytes(
-        spec.kv_layers, options.block_size, kv_type(options.kv_dtype)
-    )
+    demand = KvDemand(spec.kv_layers, options)
     arena = spec.arena_bytes(step_limits(options, 1))
     runtime = max(0, RUNTIME_BYTES - resident_bytes)
     room = available_bytes - spec.weight_bytes - arena - runtime
 
     def kv_and_rope(positions: int) -> int:
-        blocks = -(-positions // options.block_size)
-        return blocks * block_bytes + spec.rope_bytes(positions)
+        return demand.sequence_bytes(positions) + spec.rope_bytes(positions)
 
     kv_room = room if options.kv_budget_bytes is None else options.kv_budget_bytes
-    longest = _longest_context(kv_and_rope, room, kv_room, block_bytes, options.block_size)
+
+    def fits(positions: int) -> bool:
+        return demand.sequence_bytes(positions) <= kv_room and kv_and_rope(positions) <= room
+
+    longest = _longest_context(fits, checkpoint_positions, options.block_size)
     asked = options.max_model_len
     if asked is not None and asked > checkpoint_positions:
         raise ValueError(
@@ -110,40 +119,39 @@ def plan_memory(
             parts += f", kv_budget {options.kv_budget_bytes / MIB:.0f}"
         context = context or wanted
         raise _refusal(context, longest, kv_and_rope(context), min(room, kv_room), parts)
-    per_sequence = -(-context // options.block_size)
-    room_blocks = (room - spec.rope_bytes(context)) // block_bytes
-    if options.kv_budget_bytes is not None:
-        num_blocks = options.kv_budget_bytes // block_bytes
-        if num_blocks > room_blocks:
+    room -= spec.rope_bytes(context)
+    if options.kv_budget_bytes is None:
+        groups = demand.share_out(room, context, options.max_num_seqs)
+    else:
+        groups = demand.share_out(options.kv_budget_bytes, context, None)
+        if sum(group.num_bytes for group in groups) > room:
             raise MemoryRefusal(
                 f"kv_budget_bytes {options.kv_budget_bytes} does not fit: the KV cache can have "
-                f"{max(room_blocks, 0) * block_bytes} of {available_bytes} available bytes",
+                f"{room} of {available_bytes} available bytes",
                 needed_bytes=options.kv_budget_bytes,
-                available_bytes=max(room_blocks, 0) * block_bytes,
+                available_bytes=room,
                 longest_context=longest,
             )
-    else:
-        num_blocks = min(options.max_num_seqs * per_sequence, room_blocks)
     return MemoryPlan(
         weights_bytes=spec.weight_bytes,
         arena_bytes=arena,
         rope_bytes=spec.rope_bytes(context),
-        kv_block_bytes=block_bytes,
-        num_blocks=num_blocks,
+        kv_groups=groups,
         max_model_len=context,
         available_bytes=available_bytes,
     )
 
 
-def _longest_context(
-    cost: Callable[[int], int], room: int, kv_room: int, block_bytes: int, block_size: int
-) -> int:
-    """The most positions, in whole blocks, whose KV and RoPE tables fit."""
-    blocks = max(min(room, kv_room) // block_bytes, 0)
-    while blocks and cost(blocks * block_size) > room:
-        excess = cost(blocks * block_size) - room
-        blocks -= max(1, excess // (block_bytes * 2))
-    return max(blocks, 0) * block_size
+def _longest_context(fits: Callable[[int], bool], most: int, block_size: int) -> int:
+    """The most positions, in whole blocks, that fit; `most` are enough."""
+    low, high = 0, -(-most // block_size)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle * block_size):
+            low = middle
+        else:
+            high = middle - 1
+    return low * block_size
 
 
 def _refusal(context: int, longest: int, needed: int, room: int, plan: str) -> MemoryRefusal:

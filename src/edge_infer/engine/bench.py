@@ -9,6 +9,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from edge_infer.engine.kv_plan import ring_tables
 from edge_infer.engine.load import LoadedModel
 
 
@@ -95,15 +96,20 @@ class Bench:
 
     def _tables(self, case: BenchCase) -> np.ndarray:
         """Block tables of the batch: blocks in order, one sequence after the other."""
-        plan, size = self._model.plan, self._model.options.block_size
-        width = -(-case.positions // size)
-        if case.positions > plan.max_model_len or width * case.batch > plan.num_blocks:
+        plan = self._model.plan
+        what = (
+            f"depth {case.n_depth} + prompt {case.n_prompt} + generated {case.n_gen} at batch "
+            f"{case.batch}"
+        )
+        if case.positions > plan.max_model_len:
             raise ValueError(
-                f"depth {case.n_depth} + prompt {case.n_prompt} + generated {case.n_gen} at batch "
-                f"{case.batch} needs {case.positions} positions and {width * case.batch} blocks; "
-                f"the context holds {plan.max_model_len} and the cache {plan.num_blocks}"
+                f"{what} needs {case.positions} positions, the context holds {plan.max_model_len}"
             )
-        return np.arange(width * case.batch, dtype=np.int32).reshape(case.batch, width)
+        try:
+            width = -(-case.positions // self._model.options.block_size)
+            return ring_tables(plan.kv_groups, case.batch, width)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from error
 
     def _prefill(self, table: np.ndarray, start: int, count: int, chunk: int) -> None:
         for begin in range(start, start + count, chunk):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edge_infer.engine.admission import max_draft_tokens
 from edge_infer.engine.errors import EngineError
 from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.kv_groups import KvGroups
 from edge_infer.engine.load import LoadedModel
 from edge_infer.engine.sampler import SamplerError
 from edge_infer.engine.scheduler import Scheduled, Scheduler
@@ -26,9 +27,13 @@ class EngineCore:
 
     def __init__(self, model: LoadedModel) -> None:
         self._runner = model.runner
+        self._kv_groups = model.plan.kv_groups
         options = model.options
         self.scheduler = Scheduler(
-            BlockPool(model.plan.num_blocks, options.block_size),
+            KvGroups(
+                BlockPool(group.num_blocks, options.block_size, group.window)
+                for group in self._kv_groups
+            ),
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             prefix_caching=options.prefix_caching,
@@ -44,6 +49,14 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether a sequence waits or runs."""
         return self.scheduler.has_work()
+
+    @property
+    def kv_used_bytes(self) -> int:
+        """Bytes of the KV blocks that running sequences hold."""
+        return sum(
+            (pool.num_blocks - pool.num_free) * group.block_bytes
+            for pool, group in zip(self.scheduler.blocks.pools, self._kv_groups, strict=True)
+        )
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -101,8 +114,9 @@ class EngineCore:
             return self._take(scheduled, rows, take)
         except BaseException:  # an interrupt: what got no token yet is sampled by the next step
             for item in scheduled:
-                if item.sequence.finish_reason is None and item.sequence.num_pending == 0:
-                    item.sequence.num_computed -= 1
+                if item.sequence.finish_reason is None:
+                    item.sequence.num_computed -= item.sequence.num_pending == 0
+                    self.scheduler.computed(item.sequence)
             raise
 
     def _take(

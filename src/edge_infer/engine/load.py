@@ -83,7 +83,10 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
     )
     limits = step_limits(options, plan.max_model_len)
     kv = _native.KvCache(
-        spec.kv_layers, plan.num_blocks, options.block_size, kv_type(options.kv_dtype)
+        [layer.shape for layer in spec.kv_layers],
+        [_native.KvGroup(g.window, g.num_blocks, g.layers) for g in plan.kv_groups],
+        options.block_size,
+        kv_type(options.kv_dtype),
     )
     pool = _native.ThreadPool(threads.threads, threads.cpus)
     program = spec.instantiate(pool, kv, isa, limits, batch_invariant=options.batch_invariant)
@@ -97,6 +100,6 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
         activations=activations,
         threads=threads,
         kv=kv,
-        runner=Runner(program, limits, options.block_size),
+        runner=Runner(program, limits, options.block_size, len(plan.kv_groups)),
         load_seconds=time.perf_counter() - started,
     )

@@ -17,14 +17,16 @@ Ints = NDArray[np.int32]
 class Runner:
     """Owns the native program and the arrays its input is written into."""
 
-    def __init__(self, program: _native.Program, limits: StepLimits, block_size: int) -> None:
+    def __init__(
+        self, program: _native.Program, limits: StepLimits, block_size: int, num_groups: int = 1
+    ) -> None:
         self._program = program
         self._tokens = np.zeros(limits.max_tokens, np.int32)
         self._positions = np.zeros(limits.max_tokens, np.int32)
         self._query_start = np.zeros(limits.max_sequences + 1, np.int32)
         self._logits_rows = np.zeros(limits.max_logits, np.int32)
         width = -(-limits.max_positions // block_size)
-        self._block_tables = np.zeros((limits.max_sequences, width), np.int32)
+        self._block_tables = np.zeros((limits.max_sequences, num_groups, width), np.int32)
 
     def step(self, scheduled: Seq[Scheduled]) -> NDArray[np.float32]:
         """Compute the scheduled tokens and drafts.
@@ -55,7 +57,8 @@ class Runner:
             self._tokens[start : start + count] = sequence.pending(count)
             self._tokens[start + count : end] = item.draft
             self._positions[start:end] = np.arange(first, first + end - start, dtype=np.int32)
-            self._block_tables[i, : len(sequence.block_table)] = sequence.block_table
+            for group, table in enumerate(sequence.block_tables):
+                self._block_tables[i, group, : len(table)] = table
             if count == sequence.num_pending:
                 for row in range(start + count - 1, end):
                     self._logits_rows[rows] = row

@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.kv_groups import KvGroups, Prefix
 from edge_infer.engine.sequence import Sequence
 
 
@@ -36,7 +36,7 @@ class Scheduler:
 
     def __init__(
         self,
-        blocks: BlockPool,
+        blocks: KvGroups,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -86,14 +86,17 @@ class Scheduler:
         return step
 
     def computed(self, sequence: Sequence) -> None:
-        """Publish the sequence's full blocks, once a step has computed their tokens."""
-        if not self.prefix_caching:
-            return
-        full = sequence.num_computed // self.blocks.block_size
-        keys = sequence.block_keys(full, self.blocks.block_size)
-        for index in range(sequence.num_published, full):
-            self.blocks.publish(sequence.block_table[index], keys[index])
-        sequence.num_published = full
+        """Publish the sequence's full blocks, once a step has computed their tokens.
+
+        Then those that its next token does not see are given up.
+        """
+        if self.prefix_caching:
+            full = sequence.num_computed // self.blocks.block_size
+            keys = sequence.block_keys(full, self.blocks.block_size)
+            for index in range(sequence.num_published, full):
+                self.blocks.publish(sequence.block_tables, index, keys[index])
+            sequence.num_published = full
+        self.blocks.slide(sequence.block_tables, sequence.num_computed)
 
     def remove(self, sequence: Sequence) -> None:
         """Drop a finished or cancelled sequence and free its blocks at once."""
@@ -109,23 +112,24 @@ class Scheduler:
         for sequence in list(self.waiting):
             if not budget or len(self.running) >= self.max_num_seqs:
                 return
-            shared: list[int] = []
+            shared = Prefix()
             if self.prefix_caching:
                 keys = self._prefix_keys(sequence)
                 shared = self.blocks.find(keys)
                 if being_computed is None:
                     being_computed = {key for s in self.running for key in self._next_keys(s)}
-                if keys[len(shared) : len(shared) + 1] and keys[len(shared)] in being_computed:
+                missing = keys[shared.num_blocks :]
+                if missing and missing[0] in being_computed:
                     continue
-                being_computed.update(keys[len(shared) :])
-            cached = len(shared) * self.blocks.block_size
+                being_computed.update(missing)
+            cached = shared.num_blocks * self.blocks.block_size
             count = min(sequence.num_tokens - cached, budget)
-            if not self.blocks.can_grow(sequence.block_table, cached + count, shared):
+            tables = self.blocks.start(shared, cached + count)
+            if tables is None:
                 return
-            self.blocks.share(sequence.block_table, shared)
-            self.blocks.grow(sequence.block_table, cached + count)
+            sequence.block_tables = tables
             sequence.num_computed = cached
-            sequence.num_published = len(shared)
+            sequence.num_published = shared.num_blocks
             if sequence.num_cached_tokens is None:
                 sequence.num_cached_tokens = cached
             self.prefix_cache_queries += sequence.num_tokens
@@ -145,8 +149,8 @@ class Scheduler:
                 continue
             draft = sequence.lookup.propose(sequence, min(share, sequence.num_tokens_left - 1))
             needed = sequence.num_tokens + len(draft)
-            if draft and self.blocks.can_grow(sequence.block_table, needed):
-                self.blocks.grow(sequence.block_table, needed)
+            if draft and self.blocks.can_grow(sequence.block_tables, needed):
+                self.blocks.grow(sequence.block_tables, needed)
                 step[index] = Scheduled(sequence, item.num_tokens, draft)
 
     def _prefix_keys(self, sequence: Sequence) -> list[bytes]:
@@ -163,12 +167,12 @@ class Scheduler:
     def _grow_or_preempt(self, sequence: Sequence, count: int, step: list[Scheduled]) -> bool:
         """Make room for `count` more tokens; False when the sequence itself had to give way."""
         needed = sequence.num_computed + count
-        while not self.blocks.can_grow(sequence.block_table, needed):
+        while not self.blocks.can_grow(sequence.block_tables, needed):
             victim = self._victim(step)
             self._preempt(victim)
             if victim is sequence:
                 return False
-        self.blocks.grow(sequence.block_table, needed)
+        self.blocks.grow(sequence.block_tables, needed)
         return True
 
     def _victim(self, step: Seq[Scheduled]) -> Sequence:
@@ -187,5 +191,5 @@ class Scheduler:
         self.add(victim)
 
     def _release(self, sequence: Sequence) -> None:
-        self.blocks.release(sequence.block_table)
+        self.blocks.release(sequence.block_tables)
         sequence.num_published = 0

@@ -68,9 +68,9 @@ class Sequence:
     wants_hidden: bool = False  # ends after the prompt, with the last token's hidden state
     number: int = field(default_factory=lambda: next(_numbers))
     output_token_ids: list[int] = field(default_factory=list)
-    block_table: list[int] = field(default_factory=list)
+    block_tables: list[list[int]] = field(default_factory=list)  # of each KV group, once it runs
     num_computed: int = 0
-    num_published: int = 0  # leading blocks of the table that others can find or were taken
+    num_published: int = 0  # leading blocks of each table that others can find or were taken
     num_cached_tokens: int | None = None  # of the prompt, not computed; None until it runs
     hidden: NDArray[np.float32] | None = None
     finish_reason: FinishReason | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edge_infer import _native
 from edge_infer.checkpoint.format import LinearTensor
+from edge_infer.program.kv_layers import KvLayer
 from edge_infer.program.spec import (
     Attention,
     Embed,
@@ -80,7 +81,7 @@ class ProgramBuilder:
     _vectors: list[NDArray[np.float32]] = field(default_factory=list)
     _vector_ids: dict[str, int] = field(default_factory=dict)
     _ropes: list[Rope] = field(default_factory=list)
-    _kv_layers: list[tuple[int, int]] = field(default_factory=list)
+    _kv_layers: list[KvLayer] = field(default_factory=list)
     _prepared: dict[tuple[int, str], Prepare] = field(default_factory=dict)
     _inputs: list[Tensor | Normed] = field(default_factory=list)  # keeps ids in _prepared alive
     _logits: Tensor | None = None
@@ -145,7 +146,7 @@ class ProgramBuilder:
         a gate column in `layout` multiplies head h by sigmoid(gate + h).
         """
         layer = len(self._kv_layers)
-        self._kv_layers.append((num_kv_heads, head_dim))
+        self._kv_layers.append(KvLayer(num_kv_heads, head_dim, window))
         norms = [-1 if n is None else self._vector(n, head_dim) for n in (q_norm, k_norm)]
         self._records.append(
             RopeKv(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edge_infer import _native
 from edge_infer.checkpoint.format import LinearTensor
 from edge_infer.program.arena import Interval, plan_offsets
+from edge_infer.program.kv_layers import KvLayer
 
 
 class Rope(Protocol):
@@ -143,7 +144,7 @@ class ProgramSpec:
     linears: list[LinearTensor]
     vectors: list[NDArray[np.float32]]
     ropes: list[Rope]
-    kv_layers: list[tuple[int, int]]
+    kv_layers: list[KvLayer]
     logits: Tensor
     hidden: Prepare  # the output head's input; one of its forms is f32
 

@@ -207,7 +207,7 @@ class AsyncEngine:
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=self._num_waiting(),
-            kv_usage=1.0 - blocks.num_free / blocks.num_blocks,
+            kv_usage=self._core.kv_used_bytes / self.engine.model.plan.kv_bytes,
             num_free_blocks=blocks.num_free,
             num_blocks=blocks.num_blocks,
             num_preemptions=scheduler.num_preemptions,

@@ -73,7 +73,7 @@ async def read_status(server: ServerState, memory: MemoryReader = _memory) -> di
             "max_model_len": plan.max_model_len,
         },
         "kv_cache": {
-            "used_bytes": (stats.num_blocks - stats.num_free_blocks) * plan.kv_block_bytes,
+            "used_bytes": round(stats.kv_usage * plan.kv_bytes),
             "total_bytes": plan.kv_bytes,
             "usage": stats.kv_usage,
         },

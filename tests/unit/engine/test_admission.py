@@ -9,6 +9,7 @@ import pytest
 from edge_infer.engine.admission import RUNTIME_BYTES, MemoryPlan, plan_memory
 from edge_infer.engine.errors import MemoryRefusal
 from edge_infer.engine.options import EngineOptions
+from edge_infer.program.kv_layers import KvLayer
 from edge_infer.program.spec import StepLimits
 
 MIB = 1 << 20
@@ -21,7 +22,7 @@ class FakeSpec:
     """A model of 1,000 MiB whose RoPE tables take 512 bytes a position."""
 
     weight_bytes: int = 1000 * MIB
-    kv_layers: list[tuple[int, int]] = field(default_factory=lambda: [(8, 128)] * 28)
+    kv_layers: list[KvLayer] = field(default_factory=lambda: [KvLayer(8, 128)] * 28)
 
     def arena_bytes(self, limits: StepLimits) -> int:
         return limits.max_tokens * 1024

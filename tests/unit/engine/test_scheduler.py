@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_infer.engine.kv_blocks import BlockPool
+from edge_infer.engine.kv_groups import KvGroups
 from edge_infer.engine.scheduler import Scheduled, Scheduler
 
 _numbers = count()
@@ -27,7 +28,7 @@ class FakeSequence:
 
     num_tokens: int
     num_computed: int = 0
-    block_table: list[int] = field(default_factory=list)
+    block_tables: list[list[int]] = field(default_factory=list)
     number: int = field(default_factory=lambda: next(_numbers))
     priority: int = 0
     num_published: int = 0
@@ -59,7 +60,8 @@ def run_step(scheduler: Scheduler) -> list[Scheduled]:
 
 
 def make(num_blocks: int = 64, *, seqs: int = 4, tokens: int = 32) -> Scheduler:
-    return Scheduler(BlockPool(num_blocks, 8), max_num_seqs=seqs, max_num_batched_tokens=tokens)
+    blocks = KvGroups([BlockPool(num_blocks, 8)])
+    return Scheduler(blocks, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
 def test_a_long_prompt_is_chunked_beside_decodes() -> None:
@@ -94,7 +96,7 @@ def test_the_latest_gives_way_and_comes_back() -> None:
         run_step(scheduler)
     assert scheduler.num_preemptions == 1
     assert first in scheduler.running
-    assert second.block_table == []
+    assert second.block_tables == []
     assert second in scheduler.waiting
     scheduler.remove(first)
     tokens = second.num_tokens
@@ -132,11 +134,11 @@ def test_everything_ends_and_all_blocks_return(
         assert step, "a step without work would hang"
         assert sum(item.num_tokens for item in step) <= tokens
         assert len(step) <= seqs
-        held = [b for s in sequences for b in s.block_table]
+        held = [b for s in sequences for table in s.block_tables for b in table]
         assert shared or len(held) == len(set(held))
         for item in step:
             sequence = item.sequence
-            assert len(sequence.block_table) * 8 >= sequence.num_computed
+            assert len(sequence.block_tables[0]) * 8 >= sequence.num_computed
             if sequence.num_tokens >= goals[id(sequence)]:
                 scheduler.remove(sequence)
     assert not scheduler.has_work()
@@ -160,8 +162,9 @@ def test_a_computed_prefix_is_taken() -> None:
     step = run_step(scheduler)
     assert [item.num_tokens for item in step] == [1, 4]  # two blocks of eight were there
     assert second.num_cached_tokens == 16
-    assert second.block_table[:2] == first.block_table[:2]
-    assert second.block_table[2] != first.block_table[2]
+    (one,), (two,) = first.block_tables, second.block_tables
+    assert two[:2] == one[:2]
+    assert two[2] != one[2]
 
 
 def test_at_least_one_token_is_computed() -> None:
@@ -204,7 +207,10 @@ def test_a_preempted_sequence_takes_back_what_is_still_there() -> None:
 def drafting(count: int, *, blocks: int = 64, tokens: int = 32) -> Scheduler:
     """A scheduler with sequences of 7 tokens that decode and have much to propose."""
     scheduler = Scheduler(
-        BlockPool(blocks, 8), max_num_seqs=9, max_num_batched_tokens=tokens, max_draft_tokens=12
+        KvGroups([BlockPool(blocks, 8)]),
+        max_num_seqs=9,
+        max_num_batched_tokens=tokens,
+        max_draft_tokens=12,
     )
     for _ in range(count):
         scheduler.add(FakeSequence(6, lookup=FakeLookup()))
