@@ -19,16 +19,13 @@ MAX_TOKENS = 96
 
 def load(path: Path, isa: str, **settings: Any) -> LoadedModel:
     """A model that gives logits for up to MAX_TOKENS tokens of a step."""
-    defaults: dict[str, Any] = {"kv_dtype": "f32", "max_model_len": 128}
-    return load_model(
-        path,
-        EngineOptions(
-            isa=isa,
-            max_num_seqs=MAX_TOKENS,
-            max_num_batched_tokens=MAX_TOKENS,
-            **{**defaults, **settings},
-        ),
-    )
+    defaults: dict[str, Any] = {
+        "kv_dtype": "f32",
+        "max_model_len": 128,
+        "max_num_seqs": MAX_TOKENS,
+        "max_num_batched_tokens": MAX_TOKENS,
+    }
+    return load_model(path, EngineOptions(isa=isa, **{**defaults, **settings}))
 
 
 class Driver:

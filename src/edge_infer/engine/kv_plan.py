@@ -87,9 +87,7 @@ class KvDemand:
         return tuple(plans)
 
 
-def ring_tables(
-    groups: Sequence[KvGroupPlan], num_sequences: int, width: int
-) -> NDArray[np.int32]:
+def ring_tables(groups: Sequence[KvGroupPlan], num_sequences: int, width: int) -> NDArray[np.int32]:
     """Block tables for steps without a scheduler, int32 [num_sequences, groups, width].
 
     Every sequence has its own blocks, in order; those of a window come round again once no
