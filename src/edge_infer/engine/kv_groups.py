@@ -28,6 +28,7 @@ class KvGroups:
     def __init__(self, pools: Iterable[BlockPool]) -> None:
         self.pools = list(pools)
         self.block_size = self.pools[0].block_size
+        self._windowed = [(i, pool) for i, pool in enumerate(self.pools) if pool.window]
 
     @property
     def num_blocks(self) -> int:
@@ -41,7 +42,7 @@ class KvGroups:
 
     def find(self, keys: Seq[bytes]) -> Prefix:
         """The longest prefix of these keys of which every group has the blocks it needs."""
-        if len(self.pools) == 1 and not self.pools[0].window:
+        if len(self.pools) == 1 and not self._windowed:
             blocks = self.pools[0].find(keys)
             return Prefix(len(blocks), [blocks])
         length = len(keys)
@@ -70,15 +71,15 @@ class KvGroups:
 
     def can_grow(self, tables: Seq[list[int]], num_tokens: int) -> bool:
         """Whether `grow` would succeed."""
-        for pool, table in zip(self.pools, tables, strict=True):
-            if not pool.can_grow(table, num_tokens):
+        for index, pool in enumerate(self.pools):
+            if not pool.can_grow(tables[index], num_tokens):
                 return False
         return True
 
     def grow(self, tables: Seq[list[int]], num_tokens: int) -> None:
         """Extend a sequence's tables until they hold num_tokens tokens."""
-        for pool, table in zip(self.pools, tables, strict=True):
-            pool.grow(table, num_tokens)
+        for index, pool in enumerate(self.pools):
+            pool.grow(tables[index], num_tokens)
 
     def publish(self, tables: Seq[list[int]], index: int, key: bytes) -> None:
         """Let others find the block of each table whose every token has been computed."""
@@ -87,9 +88,8 @@ class KvGroups:
 
     def slide(self, tables: Seq[list[int]], position: int) -> None:
         """Give up the blocks that no token from this position on sees."""
-        for pool, table in zip(self.pools, tables, strict=True):
-            if pool.window:
-                pool.slide(table, position)
+        for index, pool in self._windowed:
+            pool.slide(tables[index], position)
 
     def release(self, tables: list[list[int]]) -> None:
         """Give up all blocks of a sequence."""

@@ -31,9 +31,9 @@ class FakeSpec:
         return positions * 512
 
 
-def plan(available: int, **settings: object) -> MemoryPlan:
+def plan(available: int, *, spec: FakeSpec | None = None, **settings: object) -> MemoryPlan:
     return plan_memory(
-        FakeSpec(),  # type: ignore[arg-type]
+        spec or FakeSpec(),  # type: ignore[arg-type]
         EngineOptions(**settings),  # type: ignore[arg-type]
         checkpoint_positions=40960,
         available_bytes=available,
@@ -79,6 +79,33 @@ def test_a_kv_budget_is_honoured_to_one_block() -> None:
         plan(64 << 30, kv_budget_bytes=100 * MIB, max_model_len=2048)
     with pytest.raises(MemoryRefusal, match="kv_budget_bytes"):
         plan(2 << 30, kv_budget_bytes=8 << 30, max_model_len=2048)
+
+
+def test_windowed_layers_leave_room_for_a_longer_context() -> None:
+    available = 1000 * MIB + RUNTIME_BYTES + MIB + 200 * MIB
+    mixed = FakeSpec(kv_layers=[KvLayer(8, 128, 512 if i % 4 else 0) for i in range(28)])
+    longest = plan(available, max_num_seqs=1).max_model_len
+    p = plan(available, spec=mixed, max_num_seqs=1)
+    assert longest < 2000
+    assert p.max_model_len > 2 * longest
+    full, sliding = p.kv_groups
+    assert (full.window, len(full.layers)) == (0, 7)
+    assert (sliding.window, len(sliding.layers)) == (512, 21)
+    # 511 positions that a step's first token sees and 512 of its own, begun inside a block.
+    assert sliding.sequence_blocks == 65
+    assert full.sequence_blocks == -(-p.max_model_len // 16)
+    assert available - BLOCK_BYTES < p.total_bytes <= available
+    assert p.kv_bytes == sum(group.num_blocks * group.block_bytes for group in p.kv_groups)
+
+
+def test_a_kv_budget_is_shared_by_groups() -> None:
+    mixed = FakeSpec(kv_layers=[KvLayer(8, 128, 512 if i % 4 else 0) for i in range(28)])
+    p = plan(64 << 30, spec=mixed, kv_budget_bytes=900 * MIB, max_model_len=4096)
+    assert 900 * MIB - BLOCK_BYTES < p.kv_bytes <= 900 * MIB
+    full, sliding = p.kv_groups
+    assert full.num_blocks / full.sequence_blocks == pytest.approx(
+        sliding.num_blocks / sliding.sequence_blocks, rel=0.02
+    )
 
 
 def test_a_context_beyond_the_checkpoint_is_refused() -> None:
