@@ -141,3 +141,31 @@ def test_a_cancelled_sequence_gives_back_its_blocks(tiny_model: TinyModel) -> No
                 next(stream)
             stream.close()
             assert engine.num_free_blocks == engine.model.plan.num_blocks
+
+
+def test_interrupted_steps_lose_nothing(tiny_model: TinyModel) -> None:
+    path, _ = tiny_model("qwen2-window")
+    options: dict[str, Any] = {"max_model_len": LENGTH, "max_num_batched_tokens": 16}
+    with Engine(path, max_num_seqs=1, **options) as engine:
+        alone = engine.generate([TEXT[:70]], GREEDY)[0].token_ids
+        stream = engine.stream(TEXT[:70], GREEDY)
+        sampler = stream._sequence.sampler
+        sample, calls = sampler.sample, 0
+
+        def often(logits: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 3 == 0:
+                raise KeyboardInterrupt
+            return sample(logits)
+
+        sampler.sample = often  # type: ignore[method-assign]
+        tokens: list[int] = []
+        while len(tokens) < len(alone):
+            try:
+                tokens += next(stream).token_ids
+            except KeyboardInterrupt:
+                continue
+        assert tokens == alone
+        assert calls > len(alone)
+        assert engine.num_free_blocks == engine.model.plan.num_blocks

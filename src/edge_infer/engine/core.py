@@ -114,9 +114,11 @@ class EngineCore:
             return self._take(scheduled, rows, take)
         except BaseException:  # an interrupt: what got no token yet is sampled by the next step
             for item in scheduled:
-                if item.sequence.finish_reason is None:
-                    item.sequence.num_computed -= item.sequence.num_pending == 0
-                    self.scheduler.computed(item.sequence)
+                sequence = item.sequence
+                if sequence.finish_reason is None:
+                    if sequence.num_pending == 0:
+                        sequence.num_computed -= 1
+                    self.scheduler.computed(sequence)  # harmless where it was called
             raise
 
     def _take(

@@ -119,9 +119,9 @@ class BlockPool:
     def slide(self, block_table: list[int], position: int) -> None:
         """Give up the blocks of a table that no token from this position on sees."""
         index = min(self.first_visible(position), len(block_table)) - 1
-        while index >= 0 and block_table[index] != FREED:
-            self._drop(block_table[index])
-            block_table[index] = FREED
+        while index >= 0 and (block := block_table[index]) != FREED:
+            block_table[index] = FREED  # first: an interrupt here must not drop a block twice
+            self._drop(block)
             index -= 1
 
     def release(self, block_table: list[int]) -> None:
