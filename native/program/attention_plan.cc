@@ -42,11 +42,12 @@ void AttentionPlan::prepare(const StepInput& in) {
   const auto first_visible = [this](int64_t position) {
     return shape_.window > 0 ? std::max<int64_t>(0, position - shape_.window + 1) : 0;
   };
-  for (int64_t s = 0; s < in.num_sequences; ++s) {
-    const int64_t begin = in.query_start[s];
-    const int64_t count = in.query_start[s + 1] - begin;
-    const int64_t position = in.positions[begin];
-    for (int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+  // Sequences inside: those with a common prefix read its blocks while they are in L2.
+  for (int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+    for (int64_t s = 0; s < in.num_sequences; ++s) {
+      const int64_t begin = in.query_start[s];
+      const int64_t count = in.query_start[s + 1] - begin;
+      const int64_t position = in.positions[begin];
       AttentionTask task{};
       task.sequence = static_cast<int32_t>(s);
       task.kv_head = static_cast<int32_t>(head);
