@@ -145,13 +145,3 @@ def test_idle_memory_beyond_weights_and_kv(start_server: Callable[..., RunningSe
     pss = process_tree_memory(server.process.pid).pss
     # Idle, no page of the KV cache has been touched.
     assert pss - status["model"]["weights_bytes"] <= 150e6
-
-
-def test_ready_soon_after_the_start(start_server: Callable[..., RunningServer]) -> None:
-    seconds = []
-    for _ in range(3):  # the first may read its files from the disk
-        started = time.perf_counter()
-        server = start_server()
-        assert request(server.base_url, "/ready").status == 200
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 1.5
