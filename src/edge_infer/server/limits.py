@@ -14,6 +14,7 @@ from edge_infer.server.state import server_state
 
 MAX_BODY_SECONDS = 60.0
 MAX_DEPTH = 128  # of nested arrays and objects
+MAX_CONTAINERS = 100_000  # arrays and objects; checking more would hold everyone up
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -45,7 +46,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """A JSON object, without NaN, lone surrogates or bottomless nesting. Raises ApiError."""
+    """A JSON object, without NaN, lone surrogates or endless structure. Raises ApiError."""
     try:
         body = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -58,7 +59,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise ApiError(
             400, f"the body is a JSON {_kind(body)}; it must be an object", code="invalid_type"
         )
-    _check_depth(body)
+    _check_structure(body)
     if _SURROGATE.search(raw):
         _check_unicode(body)
     return body
@@ -94,8 +95,9 @@ def _invalid(reason: str) -> ApiError:
     return ApiError(400, f"the body is not valid JSON: {reason}", code="invalid_json")
 
 
-def _check_depth(body: dict[str, Any]) -> None:
+def _check_structure(body: dict[str, Any]) -> None:
     level: list[Any] = [body]
+    count = 1
     for _ in range(MAX_DEPTH):
         level = [
             inner
@@ -105,6 +107,13 @@ def _check_depth(body: dict[str, Any]) -> None:
         ]
         if not level:
             return
+        count += len(level)
+        if count > MAX_CONTAINERS:
+            raise ApiError(
+                413,
+                f"the body has more than {MAX_CONTAINERS} arrays and objects",
+                code="request_too_large",
+            )
     raise _invalid(f"more than {MAX_DEPTH} arrays and objects are nested")
 
 

@@ -104,6 +104,10 @@ async def _serve(
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+        # The loop would give them back their default, which kills a process that is ending well.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
     if not server.started:
         return 1
     return 0 if async_engine.fatal_error is None else EXIT_FATAL

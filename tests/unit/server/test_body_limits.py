@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_infer.server.errors import ApiError
-from edge_infer.server.limits import MAX_DEPTH, parse_json
+from edge_infer.server.limits import MAX_CONTAINERS, MAX_DEPTH, parse_json
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,16 @@ def test_depth_is_bounded() -> None:
     parse_json(nested(MAX_DEPTH))
     with pytest.raises(ApiError, match=f"more than {MAX_DEPTH}"):
         parse_json(nested(MAX_DEPTH + 1))
+
+
+def test_structure_is_bounded() -> None:
+    def of_objects(count: int) -> bytes:
+        return b'{"a": [' + b", ".join([b"{}"] * (count - 2)) + b"]}"
+
+    parse_json(of_objects(MAX_CONTAINERS))
+    with pytest.raises(ApiError, match=f"more than {MAX_CONTAINERS}") as caught:
+        parse_json(of_objects(MAX_CONTAINERS + 1))
+    assert (caught.value.status, caught.value.code) == (413, "request_too_large")
 
 
 def test_a_pair_of_surrogates_is_a_character() -> None:
