@@ -45,7 +45,7 @@ def tool_call_structured_outputs(
             bodies.append(f"body{index}")
     many = parallel and named is None
     start = _free_start(form, many=many) if free else _forced_start(form, many=many)
-    grammar = "\n".join([*start, f"body: {' | '.join(bodies)}", *rules])
+    grammar = "\n".join([*start, f"body: {' | '.join(bodies)}", *dict.fromkeys(rules)])
     after = form.reasoning[1] if form.reasons and form.reasoning is not None else None
     return StructuredOutputs(grammar=grammar, after=after)
 

@@ -26,6 +26,21 @@ def marker_rule(form: OutputFormat, marker: str) -> str:
     return literal(marker) if token_id is None else f"<[{token_id}]>"
 
 
+def sequence(form: OutputFormat, *texts: str) -> str:
+    """Markers and other texts behind each other."""
+    items: list[str] = []
+    joined = ""
+    for text in texts:
+        if text in form.special_ids:
+            items += (
+                [literal(joined), marker_rule(form, text)] if joined else [marker_rule(form, text)]
+            )
+            joined = ""
+        else:
+            joined += text
+    return " ".join([*items, literal(joined)] if joined else items)
+
+
 def json_rule(schema: dict[str, Any]) -> str:
     """JSON that matches a schema. Raises GrammarError for one that cannot be enforced."""
     return f"%json {json.dumps({**checked_schema(schema), 'x-guidance': _OPTIONS})}"

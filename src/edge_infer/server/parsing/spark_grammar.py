@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,14 @@ from typing import Any
 from edge_infer.grammar import GrammarError
 from edge_infer.grammar.pointers import pointer
 from edge_infer.grammar.schema import ANNOTATIONS, checked_schema
-from edge_infer.server.parsing.lark import ANY_TEXT, ending_with, json_rule, literal, marker_rule
+from edge_infer.server.parsing.lark import (
+    ANY_TEXT,
+    ending_with,
+    json_rule,
+    literal,
+    marker_rule,
+    sequence,
+)
 from edge_infer.server.parsing.output_format import ARG_KEY, ARG_VALUE, TOOL_CALL, OutputFormat
 from edge_infer.server.parsing.spark_values import argument_types
 
@@ -36,10 +44,9 @@ def spark_body(form: OutputFormat, index: int, name: str, schema: dict[str, Any]
     for number, key in enumerate(properties):
         rule = f"arg{index}_{number}"
         members.append(rule if key in required else f"{rule}?")
-        opening = [marker_rule(form, ARG_KEY[0]), literal(key), marker_rule(form, ARG_KEY[1])]
-        opening.append(marker_rule(form, ARG_VALUE[0]))
+        opening = sequence(form, ARG_KEY[0], key, ARG_KEY[1], ARG_VALUE[0])
         value, terminals = _value(form, f"V{index}_{number}", key, schema)
-        rules += [f"{rule}: {' '.join(opening)} {value}", *terminals]
+        rules += [f"{rule}: {opening} {value}", *terminals]
     end = marker_rule(form, TOOL_CALL[1])
     return [f"body{index}: {literal(name)} {' '.join(members)} {end}", *rules]
 
@@ -53,12 +60,15 @@ def _value(
     types = argument_types(root, key)
     if types and "string" not in types:
         shared = {name: root[name] for name in _SHARED if name in root}
-        rule = terminal.lower()
-        return f"{rule} {end}", [f"{rule}: {json_rule({**shared, **schema})}"]
+        body = json_rule({**shared, **schema})
+        rule = f"json_{hashlib.sha256(body.encode()).hexdigest()[:16]}"  # one for all alike
+        return f"{rule} {end}", [f"{rule}: {body}"]
     if types == {"string"} and ("enum" in schema or "const" in schema):
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         return f"({' | '.join(map(literal, values))}) {end}", []
     expressions = _expressions(key, schema, types)
+    if expressions == [ANY_TEXT]:
+        terminal = "VALUE"  # the same for all
     if ARG_VALUE[1] in form.special_ids:
         return f"{terminal} {end}", [f"{terminal}: {' & '.join(f'/{e}/' for e in expressions)}"]
     return terminal, [f"{terminal}: {ending_with(ARG_VALUE[1], expressions)}"]
@@ -81,7 +91,9 @@ def _expressions(key: str, schema: Any, types: frozenset[str]) -> list[str]:
     if not isinstance(schema, Mapping):
         return [ANY_TEXT]
     checked = checked_schema({name: value for name, value in schema.items() if name in known})
-    found = [f"(?s:.{{{checked.get('minLength', 0)},{checked.get('maxLength', '')}}})"]
+    found = [ANY_TEXT]
+    if checked.keys() & {"minLength", "maxLength"}:
+        found = [f"(?s:.{{{checked.get('minLength', 0)},{checked.get('maxLength', '')}}})"]
     for part in (checked, *checked.get("allOf", [])):
         if "pattern" in part:
             found.append(_search(part["pattern"]))
