@@ -89,10 +89,13 @@ def test_peak_outlives_what_caused_it() -> None:
     gc.collect()
     before = process_tree_memory()
     with PeakSampler(interval_seconds=0.01) as peak:
-        data = bytearray(b"x") * (64 * MIB)
-        # Half of it, as what other tests left in this process tree may go away meanwhile.
-        _wait_for(lambda: peak.peak_anonymous > before.anonymous + 32 * MIB)
-        del data
+        # A mapping of its own: the allocator could give memory that is resident already.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        with mmap.mmap(-1, 64 * MIB, flags=flags) as data:
+            for offset in range(0, len(data), PAGE):
+                data[offset] = 1
+            # Half of it, as what other tests left in this process tree may go away meanwhile.
+            _wait_for(lambda: peak.peak_anonymous > before.anonymous + 32 * MIB)
     after = process_tree_memory()
     assert after.anonymous < before.anonymous + 16 * MIB
     assert peak.peak_total > before.pss + 32 * MIB
